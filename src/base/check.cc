@@ -1,0 +1,13 @@
+#include "base/check.h"
+
+#include <cstdio>
+#include <cstdlib>
+
+namespace tern {
+
+void CheckFailed(const char* file, int line, const char* what) {
+  std::fprintf(stderr, "%s:%d: check failed: %s\n", file, line, what);
+  std::abort();
+}
+
+}  // namespace tern
