@@ -1,0 +1,67 @@
+// Tokenizer: text to token ids and back, byte-level BPE.
+// Made once at start from a tokenizer.json or from GGUF metadata; immutable afterwards.
+// Thread: all const methods may be called from any thread at the same time.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+
+namespace tern {
+
+using TokenId = int32_t;
+
+// A token that is matched in the text before the pre-tokenizer sees it.
+struct AddedToken {
+  TokenId id = 0;
+  std::string content;  // UTF-8
+  bool special = false;
+  bool lstrip = false, rstrip = false, single_word = false, normalized = false;
+};
+
+// A tokenizer independent of the file it came from. `cmd` fills it from GGUF metadata (text may not
+// include checkpoint); FromTokenizerJson fills it from JSON.
+struct TokenizerSpec {
+  std::vector<std::string> vocab;    // by id, in GPT-2's printable byte alphabet ("Gcaron" = space)
+  std::vector<std::string> merges;   // "left right", best first, same alphabet
+  std::vector<AddedToken> added;
+  // A name ("smollm", "gpt2", "llama-bpe", "qwen2", ... as GGUF's tokenizer.ggml.pre).
+  std::string pre_tokenizer;
+  bool ignore_merges = false;        // a whole piece that is in the vocabulary is one token
+  bool add_prefix_space = false;
+  std::optional<TokenId> bos, eos;
+};
+
+class Tokenizer {
+ public:
+  // Errors: kInvalidArgument naming the field (duplicate ids, merges of unknown tokens, ...);
+  // kUnimplemented naming a pre-tokenizer, normalizer or model type that tern can't do.
+  static Result<std::shared_ptr<const Tokenizer>> FromSpec(TokenizerSpec spec);
+  // `json`: the bytes of tokenizer.json; `config_json`: of tokenizer_config.json, may be empty.
+  static Result<std::shared_ptr<const Tokenizer>> FromTokenizerJson(std::string_view json,
+                                                                    std::string_view config_json);
+  virtual ~Tokenizer() = default;
+
+  // Ids of `text`; never adds a BOS or EOS of its own. parse_special: added and special tokens in
+  // the text become their ids; otherwise all text is plain. Invalid UTF-8 is encoded byte by byte.
+  virtual std::vector<TokenId> Encode(std::string_view text, bool parse_special = true) const = 0;
+  // The exact bytes of a token (special tokens: their text); empty for an unknown id.
+  virtual std::string_view TokenBytes(TokenId id) const = 0;
+  virtual bool IsSpecial(TokenId id) const = 0;
+  virtual std::optional<TokenId> IdOf(std::string_view token_text) const = 0;
+  // One more than the largest id.
+  virtual int64_t vocab_size() const = 0;
+  virtual std::optional<TokenId> bos() const = 0;
+  virtual std::optional<TokenId> eos() const = 0;
+
+  // Concatenated token bytes, possibly not valid UTF-8.
+  std::string Decode(std::span<const TokenId> ids, bool skip_special) const;
+};
+
+}  // namespace tern
