@@ -1,0 +1,22 @@
+// What commands load from a checkpoint path: the tokenizer and the chat template.
+// Thread: call at start; the results are immutable and shared.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "base/result.h"
+#include "text/chat_template.h"
+#include "text/tokenizer.h"
+
+namespace tern {
+
+// DIR (tokenizer.json + tokenizer_config.json, or tiktoken.model), FILE.gguf (its metadata),
+// FILE.json (tokenizer.json) or FILE.model (tiktoken). Errors name the file and field.
+Result<std::shared_ptr<const Tokenizer>> LoadTokenizer(const std::string& path);
+
+// The template's source: DIR/chat_template.jinja, or the `chat_template` of
+// tokenizer_config.json, or GGUF's tokenizer.chat_template. kNotFound when there is none.
+Result<std::string> LoadChatTemplateSource(const std::string& model_path);
+
+}  // namespace tern

@@ -1,0 +1,64 @@
+// tern: dispatch to a subcommand, nothing else.
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <new>
+#include <string>
+#include <vector>
+
+#include "cmd/commands.h"
+
+namespace {
+
+struct Command {
+  const char* name;
+  const char* summary;
+  int (*run)(const std::vector<std::string>& args);
+};
+
+constexpr Command kCommands[] = {
+    {"serve", "serve a model over HTTP: OpenAI's API and SGLang's", tern::ServeCommand},
+    {"chat", "talk to a model in the terminal", tern::ChatCommand},
+    {"tokenize", "text to token ids and back, line by line", tern::TokenizeCommand},
+    {"template", "render a chat template, line by line", tern::TemplateCommand},
+    {"inspect", "what is in a checkpoint", tern::InspectCommand},
+    {"parity", "compare logits with a reference file", tern::ParityCommand},
+};
+
+void PrintUsage(std::FILE* out) {
+  fmt::print(out, "tern: an inference server for large MLA/MoE language models\n\n"
+                  "Usage: tern COMMAND [options]\n\nCommands:\n");
+  for (const Command& command : kCommands) {
+    fmt::print(out, "  {:<10} {}\n", command.name, command.summary);
+  }
+  fmt::print(out, "\n`tern COMMAND --help` explains a command. `tern --version` prints the version.\n");
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::vector<std::string> args(argv + 1, argv + argc);
+  if (args.empty()) {
+    PrintUsage(stderr);
+    return 2;
+  }
+  if (args[0] == "--help" || args[0] == "-h" || args[0] == "help") {
+    PrintUsage(stdout);
+    return 0;
+  }
+  if (args[0] == "--version") {
+    fmt::print("tern {}\n", TERN_VERSION);
+    return 0;
+  }
+  for (const Command& command : kCommands) {
+    if (args[0] != command.name) continue;
+    try {
+      return command.run({args.begin() + 1, args.end()});
+    } catch (const std::bad_alloc&) {
+      fmt::print(stderr, "tern {}: out of memory\n", command.name);
+      return 1;
+    }
+  }
+  fmt::print(stderr, "tern: there is no command '{}'; `tern --help` lists them\n", args[0]);
+  return 2;
+}

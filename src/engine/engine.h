@@ -1,0 +1,69 @@
+// Engine: one thread that owns scheduler, KV cache and batches. Others post messages.
+// The step function itself is EngineCore (engine/engine_core.h), which the simulator drives on
+// virtual time. Thread: Submit, Cancel and Stats may be called from any thread.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "base/clock.h"
+#include "base/metrics.h"
+#include "base/result.h"
+#include "engine/request.h"
+#include "kernels/ops.h"
+#include "models/model.h"
+
+namespace tern {
+
+struct EngineOptions {
+  KvFormat kv_format = KvFormat::kBf16;
+  int64_t page_tokens = 64;
+  int64_t max_total_tokens = 0;        // KV capacity; 0: from mem_fraction_static
+  double mem_fraction_static = 0.8;    // of available memory, for weights and KV together
+  int64_t max_running_requests = 64;
+  int64_t max_queued_requests = 256;
+  int64_t chunked_prefill_size = 512;  // token budget of a step, decode rows counted first
+  int64_t context_length = 0;          // 0: the model's
+  bool disable_radix_cache = false;
+  uint64_t random_seed = 0;            // for requests without a seed; 0: from the system
+};
+
+// A consistent snapshot, taken between steps.
+struct EngineStats {
+  int64_t running_requests = 0, queued_requests = 0;
+  int64_t used_tokens = 0, cached_tokens = 0, free_tokens = 0, total_tokens = 0;  // KV, whole pages
+  int64_t context_length = 0;
+  int64_t finished_requests = 0, aborted_requests = 0, retractions = 0;
+  int64_t prompt_tokens = 0, cached_prompt_tokens = 0, generated_tokens = 0;
+  double generated_tokens_per_s = 0;   // over the last second of work
+  uint64_t weight_bytes = 0, kv_bytes = 0;
+};
+
+class Engine {
+ public:
+  // Plans memory, allocates the pool and starts the thread. Errors: kResourceExhausted with the
+  // arithmetic when the plan does not fit, kInvalidArgument for options that contradict.
+  // `model` and `ops` stay alive as long as the engine. Metrics are SGLang's names.
+  static Result<std::unique_ptr<Engine>> Start(Model& model, Ops& ops, EngineOptions options,
+                                               MetricRegistry& metrics,
+                                               const Clock& clock = SystemClock());
+  virtual ~Engine() = default;  // stops; requests in flight end with kUnavailable
+
+  // Queues a request. Errors, with no call to the sink: kInvalidArgument (empty prompt, token
+  // outside the vocabulary, prompt + 1 over the context or over the whole cache, sampling values),
+  // kResourceExhausted (queue full), kUnavailable (stopping).
+  virtual Result<RequestId> Submit(GenerateRequest request, std::shared_ptr<TokenSink> sink) = 0;
+  // Ends a request. keep_tokens >= 0: only the first keep_tokens generated tokens count (a stop
+  // string ended inside token keep_tokens - 1); later ones and their KV are discarded, and the
+  // finish reason is kStop. keep_tokens < 0: the client is gone; kAborted. Unknown ids are ignored.
+  virtual void Cancel(RequestId id, int64_t keep_tokens = -1) = 0;
+  // Cancels every live request whose rid equals `rid` exactly; "" with all: everything.
+  virtual void AbortRid(const std::string& rid, bool all) = 0;
+  // Drops all cached prefixes that no request holds; false when requests are running.
+  virtual bool FlushCache() = 0;
+  // Stops taking requests and waits for the running ones, at most `timeout_us`.
+  virtual void Drain(int64_t timeout_us) = 0;
+  virtual EngineStats Stats() const = 0;
+};
+
+}  // namespace tern

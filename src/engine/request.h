@@ -1,0 +1,74 @@
+// Request: what the engine is asked for, in token ids; and what it answers.
+// The engine sees neither text nor JSON: stop strings are matched by the server, which posts
+// Cancel(at token). Thread: values; a TokenSink is called on the engine thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/status.h"
+#include "engine/token_mask.h"
+
+namespace tern {
+
+struct SamplingParams {
+  double temperature = 1.0;  // 0: greedy
+  int64_t top_k = -1;        // -1 or 0: all
+  double top_p = 1.0;
+  double min_p = 0.0;
+  std::optional<uint64_t> seed;     // absent: a random one
+  int64_t max_new_tokens = 128;
+  std::vector<int32_t> stop_token_ids;
+  bool ignore_eos = false;
+};
+
+struct GenerateRequest {
+  std::string rid;                  // repeated rids are accepted (routers retry)
+  std::vector<int32_t> tokens;      // the prompt, not empty
+  SamplingParams sampling;
+  bool return_logprobs = false;     // of generated tokens
+  int64_t top_logprobs = 0;         // alternatives per generated token, at most 20
+  std::string extra_key;            // with cache_salt: separates tenants' prefixes
+  std::string cache_salt;
+  std::shared_ptr<TokenMask> mask;  // null: every token is allowed
+};
+
+struct TokenLogprob {
+  int32_t token = 0;
+  float logprob = 0;  // natural log, of the unscaled distribution
+};
+
+// One generated token.
+struct TokenEvent {
+  int32_t token = 0;
+  int64_t index = 0;  // 0 for the first generated token
+  std::optional<TokenLogprob> logprob;
+  std::vector<TokenLogprob> top_logprobs;
+};
+
+struct FinishEvent {
+  enum class Reason { kStop, kLength, kAborted, kError } reason = Reason::kStop;
+  std::optional<int32_t> matched_token;  // kStop: the stop or EOS token (never sent as a TokenEvent)
+  Status status;                         // kError
+  int64_t prompt_tokens = 0;
+  int64_t cached_tokens = 0;             // of the prompt, found in the prefix cache
+  int64_t completion_tokens = 0;         // generated, stop token included
+  int64_t retractions = 0;
+};
+
+// Receives one request's events, in order; OnFinish is the last, exactly once. Called on the engine
+// thread: must not block.
+class TokenSink {
+ public:
+  virtual ~TokenSink() = default;
+  virtual void OnToken(TokenEvent event) = 0;
+  virtual void OnFinish(FinishEvent event) = 0;
+};
+
+using RequestId = uint64_t;  // unique in the process; a rid need not be
+
+}  // namespace tern

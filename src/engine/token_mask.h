@@ -1,0 +1,19 @@
+// TokenMask: which tokens may come next (grammars, tool formats). The server implements it; the
+// sampler asks. One per request. Thread: the engine thread.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+namespace tern {
+
+class TokenMask {
+ public:
+  virtual ~TokenMask() = default;
+  // Sets bit i of bits[i / 32] for each token that is allowed next. bits: ceil(vocab / 32) words.
+  virtual void Fill(std::span<uint32_t> bits) = 0;
+  // The sampled token, in order.
+  virtual void Accept(int32_t token) = 0;
+};
+
+}  // namespace tern

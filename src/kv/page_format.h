@@ -1,0 +1,55 @@
+// PageFormat: the byte layout of a KV page. A page holds `page_tokens` tokens of every layer and is
+// contiguous: a 64-byte header, then one slab per layer, each 64-byte aligned.
+// docs/formats/kv_page.md is the specification. Thread: immutable values.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/result.h"
+#include "kernels/kv_slab.h"
+
+namespace tern {
+
+// First 64 bytes of a page, little-endian.
+struct PageHeader {
+  uint64_t tag = 0;         // the page's current tag (kv/page_tag.h); equals the pool's side table
+  uint32_t format = 0;      // KvFormat
+  uint32_t rows = 0;        // tokens written so far
+  uint64_t boot_nonce = 0;  // of the process that owns the pool
+  uint8_t reserved[40] = {};
+};
+static_assert(sizeof(PageHeader) == 64);
+
+// What one layer stores per token. A model lists one per layer (models/model.h).
+struct KvLayerSpec {
+  enum class Kind { kGqa, kMla } kind = Kind::kGqa;
+  int64_t kv_heads = 0, head_dim = 0;  // kGqa: [P][K heads x dim], then [P][V heads x dim]
+  int64_t latent = 0, rope = 0;        // kMla: [P][latent + rope]
+  int64_t index_dim = 0;               // DSA indexer key, 0: none
+};
+
+class PageFormat {
+ public:
+  // Errors: kInvalidArgument (page_tokens not a power of two in [1, 1024], no layers, sizes that
+  // overflow, a row format that the layer kind can't have).
+  static Result<PageFormat> Make(std::span<const KvLayerSpec> layers, KvFormat format,
+                                 int64_t page_tokens);
+
+  KvFormat format() const { return format_; }
+  int64_t page_tokens() const { return page_tokens_; }
+  int64_t page_bytes() const { return page_bytes_; }
+  // Exact bytes of one token's rows over all layers, without header and padding.
+  int64_t bytes_per_token() const { return bytes_per_token_; }
+  int64_t layers() const { return static_cast<int64_t>(slabs_.size()); }
+  // The slab of one layer, as kernels take it.
+  const KvSlab& slab(int64_t layer) const { return slabs_[static_cast<size_t>(layer)]; }
+
+ private:
+  KvFormat format_ = KvFormat::kBf16;
+  int64_t page_tokens_ = 0, page_bytes_ = 0, bytes_per_token_ = 0;
+  std::vector<KvSlab> slabs_;
+};
+
+}  // namespace tern
