@@ -5,8 +5,8 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <cstdio>
 #include <cmath>
+#include <cstdio>
 
 #include "base/file.h"
 
@@ -53,7 +53,8 @@ Result<int64_t> Integer(const std::string& name, const std::string& text) {
 }
 
 Result<bool> Boolean(const std::string& name, std::string text) {
-  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::tolower(c); });
+  std::transform(text.begin(), text.end(), text.begin(),
+                 [](unsigned char c) { return std::tolower(c); });
   if (text == "true" || text == "1" || text == "yes" || text == "on") return true;
   if (text == "false" || text == "0" || text == "no" || text == "off") return false;
   return InvalidArgument(fmt::format("{}: '{}' is neither true nor false", name, text));
@@ -61,13 +62,34 @@ Result<bool> Boolean(const std::string& name, std::string text) {
 
 }  // namespace
 
-Option& Option::Range(double low, double high) { range_ = {low, high}; return *this; }
-Option& Option::Choices(std::vector<std::string> c) { choices_ = std::move(c); return *this; }
-Option& Option::Required() { required_ = true; return *this; }
-Option& Option::Group(std::string group) { group_ = std::move(group); return *this; }
-Option& Option::Alias(std::string name) { aliases_.push_back(std::move(name)); return *this; }
-Option& Option::Secret() { secret_ = true; return *this; }
-Option& Option::Positional() { positional_ = true; return *this; }
+Option& Option::Range(double low, double high) {
+  range_ = {low, high};
+  return *this;
+}
+Option& Option::Choices(std::vector<std::string> c) {
+  choices_ = std::move(c);
+  return *this;
+}
+Option& Option::Required() {
+  required_ = true;
+  return *this;
+}
+Option& Option::Group(std::string group) {
+  group_ = std::move(group);
+  return *this;
+}
+Option& Option::Alias(std::string name) {
+  aliases_.push_back(std::move(name));
+  return *this;
+}
+Option& Option::Secret() {
+  secret_ = true;
+  return *this;
+}
+Option& Option::Positional() {
+  positional_ = true;
+  return *this;
+}
 
 OptionTable::OptionTable(std::string program, std::string description)
     : program_(std::move(program)), description_(std::move(description)) {}
@@ -120,28 +142,28 @@ Status Store(const std::string& name, const Option::Target& target,
     *field = value;
     return OkStatus();
   };
-  return std::visit(
-      Overload{
-          [&](bool* field) -> Status {
-            TERN_ASSIGN_OR_RETURN(*field, Boolean(name, text));
-            return OkStatus();
-          },
-          [&](int64_t* field) { return integer(field); },
-          [&](std::optional<int64_t>* field) { return integer(field); },
-          [&](double* field) { return number(field); },
-          [&](std::optional<double>* field) { return number(field); },
-          [&](std::string* field) -> Status {
-            TERN_RETURN_IF_ERROR(chosen(text));
-            *field = text;
-            return OkStatus();
-          },
-          [&](std::vector<std::string>* field) -> Status {
-            for (const std::string& value : values) TERN_RETURN_IF_ERROR(chosen(value));
-            *field = values;
-            return OkStatus();
-          },
-      },
-      target);
+  return std::visit(Overload{
+                        [&](bool* field) -> Status {
+                          TERN_ASSIGN_OR_RETURN(*field, Boolean(name, text));
+                          return OkStatus();
+                        },
+                        [&](int64_t* field) { return integer(field); },
+                        [&](std::optional<int64_t>* field) { return integer(field); },
+                        [&](double* field) { return number(field); },
+                        [&](std::optional<double>* field) { return number(field); },
+                        [&](std::string* field) -> Status {
+                          TERN_RETURN_IF_ERROR(chosen(text));
+                          *field = text;
+                          return OkStatus();
+                        },
+                        [&](std::vector<std::string>* field) -> Status {
+                          for (const std::string& value : values)
+                            TERN_RETURN_IF_ERROR(chosen(value));
+                          *field = values;
+                          return OkStatus();
+                        },
+                    },
+                    target);
 }
 
 std::string ShowDefault(const Option::Target& target) {
@@ -204,7 +226,8 @@ Result<ParseOutcome> OptionTable::Parse(const std::vector<std::string>& args) {
   if (!config_path_.empty()) TERN_RETURN_IF_ERROR(ApplyConfig(config_path_, given));
   for (const auto& option : options_) {
     if (option->required_ && ShowDefault(option->target_).empty()) {
-      return InvalidArgument(fmt::format("{} is required", option->positional_ ? option->metavar_ : option->name_));
+      return InvalidArgument(
+          fmt::format("{} is required", option->positional_ ? option->metavar_ : option->name_));
     }
   }
   return ParseOutcome::kRun;
@@ -220,9 +243,8 @@ Status OptionTable::ApplyConfig(const std::string& path, const std::vector<std::
       std::replace(key.begin(), key.end(), '_', '-');
       const std::string name = "--" + key;
       const auto found = std::find_if(options_.begin(), options_.end(), [&](const auto& option) {
-        return option->name_ == name ||
-               std::find(option->aliases_.begin(), option->aliases_.end(), name) !=
-                   option->aliases_.end();
+        return option->name_ == name || std::find(option->aliases_.begin(), option->aliases_.end(),
+                                                  name) != option->aliases_.end();
       });
       if (found == options_.end()) {
         return InvalidArgument(fmt::format("{}: there is no option '{}'", path, key));
@@ -253,8 +275,12 @@ Json OptionTable::ToJson() const {
     if (option->secret_) continue;
     Json& value = json[Underscored(option->name_)];
     std::visit(Overload{
-                   [&](std::optional<int64_t>* f) { if (*f) value = **f; },
-                   [&](std::optional<double>* f) { if (*f) value = **f; },
+                   [&](std::optional<int64_t>* f) {
+                     if (*f) value = **f;
+                   },
+                   [&](std::optional<double>* f) {
+                     if (*f) value = **f;
+                   },
                    [&](auto* f) { value = *f; },
                },
                option->target_);

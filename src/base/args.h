@@ -42,7 +42,7 @@ class Option {
 
  private:
   friend class OptionTable;
-  std::string name_;      // "--model-path"
+  std::string name_;  // "--model-path"
   std::string metavar_;
   std::string help_;
   Target target_;

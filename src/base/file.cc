@@ -47,7 +47,8 @@ Result<std::string> ReadFile(const std::string& path, uint64_t max_bytes) {
   while (done < size) {
     const ssize_t n = ::read(file.fd, text.data() + done, size - done);
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return InvalidArgument(fmt::format("cannot read {}: {}", path, std::strerror(errno)));
+    if (n < 0)
+      return InvalidArgument(fmt::format("cannot read {}: {}", path, std::strerror(errno)));
     if (n == 0) break;  // shrank while being read
     done += static_cast<size_t>(n);
   }

@@ -18,8 +18,8 @@ void LogLine(LogLevel level, std::string_view line);
 
 }  // namespace tern
 
-#define TERN_LOG(level, ...)                                                       \
-  do {                                                                             \
-    if (::tern::LogLevel::level >= ::tern::GetLogLevel())                          \
-      ::tern::LogLine(::tern::LogLevel::level, ::fmt::format(__VA_ARGS__));        \
+#define TERN_LOG(level, ...)                                                \
+  do {                                                                      \
+    if (::tern::LogLevel::level >= ::tern::GetLogLevel())                   \
+      ::tern::LogLine(::tern::LogLevel::level, ::fmt::format(__VA_ARGS__)); \
   } while (0)

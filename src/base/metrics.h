@@ -1,6 +1,6 @@
 // Metrics: named counters, gauges and histograms in Prometheus' text format.
-// The one wrapper around prometheus-cpp; names and labels follow SGLang ("sglang:num_running_reqs").
-// Thread: any; updates are atomic (a histogram takes a short lock).
+// The one wrapper around prometheus-cpp; names and labels follow SGLang
+// ("sglang:num_running_reqs"). Thread: any; updates are atomic (a histogram takes a short lock).
 #pragma once
 
 #include <map>

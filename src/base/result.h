@@ -24,9 +24,18 @@ class [[nodiscard]] Result {
   const Status& status() const { return status_; }
 
   // REQUIRES: ok()
-  T& value() & { TERN_CHECK(ok()); return *value_; }
-  const T& value() const& { TERN_CHECK(ok()); return *value_; }
-  T&& value() && { TERN_CHECK(ok()); return std::move(*value_); }
+  T& value() & {
+    TERN_CHECK(ok());
+    return *value_;
+  }
+  const T& value() const& {
+    TERN_CHECK(ok());
+    return *value_;
+  }
+  T&& value() && {
+    TERN_CHECK(ok());
+    return std::move(*value_);
+  }
   T& operator*() & { return value(); }
   const T& operator*() const& { return value(); }
   T&& operator*() && { return std::move(*this).value(); }

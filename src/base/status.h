@@ -12,16 +12,16 @@ namespace tern {
 // What the caller can do about an error. server/errors.cc is the one place that maps these to HTTP.
 enum class StatusCode {
   kOk = 0,
-  kInvalidArgument,    // the caller's input is wrong: fix it and try again (400)
-  kNotFound,           // a named thing does not exist (404)
-  kFailedPrecondition, // the input may be right, the state is not (400)
-  kResourceExhausted,  // memory, pages or a queue are full: try again later (503)
-  kUnavailable,        // not ready, shutting down, peer gone: try again later (503)
-  kCancelled,          // the caller went away or asked to stop
-  kDeadlineExceeded,   // a stated timeout passed (504)
-  kDataLoss,           // a file or a KV page does not hold what it must (500)
-  kUnimplemented,      // a valid request for something tern does not do (501)
-  kInternal,           // a bug in tern (500)
+  kInvalidArgument,     // the caller's input is wrong: fix it and try again (400)
+  kNotFound,            // a named thing does not exist (404)
+  kFailedPrecondition,  // the input may be right, the state is not (400)
+  kResourceExhausted,   // memory, pages or a queue are full: try again later (503)
+  kUnavailable,         // not ready, shutting down, peer gone: try again later (503)
+  kCancelled,           // the caller went away or asked to stop
+  kDeadlineExceeded,    // a stated timeout passed (504)
+  kDataLoss,            // a file or a KV page does not hold what it must (500)
+  kUnimplemented,       // a valid request for something tern does not do (501)
+  kInternal,            // a bug in tern (500)
 };
 
 // "invalid argument", "data loss", ...
@@ -48,7 +48,9 @@ class [[nodiscard]] Status {
 };
 
 inline Status OkStatus() { return {}; }
-inline Status InvalidArgument(std::string m) { return {StatusCode::kInvalidArgument, std::move(m)}; }
+inline Status InvalidArgument(std::string m) {
+  return {StatusCode::kInvalidArgument, std::move(m)};
+}
 inline Status NotFound(std::string m) { return {StatusCode::kNotFound, std::move(m)}; }
 inline Status FailedPrecondition(std::string m) {
   return {StatusCode::kFailedPrecondition, std::move(m)};
@@ -68,7 +70,7 @@ inline Status Internal(std::string m) { return {StatusCode::kInternal, std::move
 #define TERN_CONCAT(a, b) TERN_CONCAT_INNER(a, b)
 
 // Returns the Status (or the Result's) from the enclosing function when it is an error.
-#define TERN_RETURN_IF_ERROR(expr)                   \
-  do {                                               \
+#define TERN_RETURN_IF_ERROR(expr)                                                  \
+  do {                                                                              \
     if (::tern::Status tern_status = (expr); !tern_status.ok()) return tern_status; \
   } while (0)

@@ -30,9 +30,12 @@ class ThreadPool {
   // Which worker runs a chunk is not fixed: a chunk's result must not depend on it.
   template <typename Fn>
   void ParallelFor(int64_t chunks, Fn&& fn) {
-    Run(chunks, [](void* context, int64_t chunk, int worker) {
-      (*static_cast<std::remove_reference_t<Fn>*>(context))(chunk, worker);
-    }, const_cast<void*>(static_cast<const void*>(&fn)));
+    Run(
+        chunks,
+        [](void* context, int64_t chunk, int worker) {
+          (*static_cast<std::remove_reference_t<Fn>*>(context))(chunk, worker);
+        },
+        const_cast<void*>(static_cast<const void*>(&fn)));
   }
 
  private:

@@ -10,7 +10,8 @@ namespace tern {
 
 // Decodes the code point at text[pos] (REQUIRES: pos < text.size()) and sets *length to its bytes.
 // Overlong forms, surrogates, values over U+10FFFF and cut sequences give U+FFFD with length =
-// the maximal valid prefix, at least 1 (Unicode 15, section 3.9, "substitution of maximal subparts").
+// the maximal valid prefix, at least 1 (Unicode 15, section 3.9, "substitution of maximal
+// subparts").
 char32_t DecodeUtf8(std::string_view text, size_t pos, size_t* length);
 // REQUIRES: a Unicode scalar value.
 void AppendUtf8(char32_t code_point, std::string* out);

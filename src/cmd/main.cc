@@ -6,7 +6,10 @@
 #include <string>
 #include <vector>
 
+#include "base/env.h"
+#include "base/thread_pool.h"
 #include "cmd/commands.h"
+#include "kernels/ops.h"
 
 namespace {
 
@@ -26,12 +29,28 @@ constexpr Command kCommands[] = {
 };
 
 void PrintUsage(std::FILE* out) {
-  fmt::print(out, "tern: an inference server for large MLA/MoE language models\n\n"
-                  "Usage: tern COMMAND [options]\n\nCommands:\n");
+  fmt::print(out,
+             "tern: an inference server for large MLA/MoE language models\n\n"
+             "Usage: tern COMMAND [options]\n\nCommands:\n");
   for (const Command& command : kCommands) {
     fmt::print(out, "  {:<10} {}\n", command.name, command.summary);
   }
-  fmt::print(out, "\n`tern COMMAND --help` explains a command. `tern --version` prints the version.\n");
+  fmt::print(out,
+             "\n`tern COMMAND --help` explains a command. `tern --version` prints the version, "
+             "`tern --isa` the kernel level.\n");
+}
+
+// The kernel level that would run and those that could; exit code 1 when TERN_ISA can't be obeyed.
+int PrintIsa() {
+  tern::ThreadPool pool(1);
+  const auto ops = tern::Ops::Create(tern::EnvIsa().value_or(""), pool);
+  if (!ops.ok()) {
+    fmt::print(stderr, "tern: {}\n", ops.status().message());
+    return 1;
+  }
+  fmt::print("{} (this machine runs: {})\n", (*ops)->isa(),
+             fmt::join(tern::Ops::SupportedIsas(), ", "));
+  return 0;
 }
 
 }  // namespace
@@ -50,6 +69,7 @@ int main(int argc, char** argv) {
     fmt::print("tern {}\n", TERN_VERSION);
     return 0;
   }
+  if (args[0] == "--isa") return PrintIsa();
   for (const Command& command : kCommands) {
     if (args[0] != command.name) continue;
     try {

@@ -28,8 +28,8 @@ enum class DType : uint8_t {
 };
 
 struct DTypeInfo {
-  std::string_view name;    // "BF16": the safetensors or GGUF spelling
-  int64_t block_elements;   // 1 for plain types
+  std::string_view name;   // "BF16": the safetensors or GGUF spelling
+  int64_t block_elements;  // 1 for plain types
   int64_t block_bytes;
 };
 

@@ -44,7 +44,9 @@ struct TensorView {
   std::span<const std::byte> bytes;  // StorageBytes(dtype, elements), alignment not promised
 
   template <typename T>
-  const T* data() const { return reinterpret_cast<const T*>(bytes.data()); }
+  const T* data() const {
+    return reinterpret_cast<const T*>(bytes.data());
+  }
 };
 
 // Owns `size` bytes aligned to 64. Large buffers are zero pages until they are written.
@@ -61,9 +63,13 @@ class Buffer {
   const std::byte* data() const { return data_; }
   size_t size_bytes() const { return size_bytes_; }
   template <typename T>
-  T* as() { return reinterpret_cast<T*>(data_); }
+  T* as() {
+    return reinterpret_cast<T*>(data_);
+  }
   template <typename T>
-  const T* as() const { return reinterpret_cast<const T*>(data_); }
+  const T* as() const {
+    return reinterpret_cast<const T*>(data_);
+  }
 
  private:
   std::byte* data_ = nullptr;

@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# Builds and runs the unit tests under sanitizers.
+# usage: scripts/sanitize.sh asan-ubsan|tsan
+. "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+preset=${1:-}
+case "$preset" in
+  asan-ubsan) areas=(base net tensor kernels checkpoint jinja text kv models engine server) ;;
+  tsan) areas=(base net kernels engine server) ;;
+  *) die "usage: scripts/sanitize.sh asan-ubsan|tsan" ;;
+esac
+install_packages "${build_packages[@]}"
+cd "$root"
+step "building the unit tests with $preset"
+cmake --preset "$preset" >&2
+cmake --build --preset "$preset" --target $(printf '%s_test ' "${areas[@]}") >&2 || die "the build failed; the compiler's message is above"
+export ASAN_OPTIONS=detect_stack_use_after_return=1:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1 TSAN_OPTIONS=halt_on_error=1
+for area in "${areas[@]}"; do
+  step "running ${area}_test under $preset"
+  "build/$preset/${area}_test" --gtest_brief=1 >&2 || die "${area}_test failed under $preset"
+done
+echo "sanitize.sh: ${#areas[@]} test binaries clean under $preset"

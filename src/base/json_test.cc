@@ -1,0 +1,53 @@
+#include "base/json.h"
+
+#include <gtest/gtest.h>
+
+namespace tern {
+namespace {
+
+TEST(Json, PrintsWhatPythonPrints) {
+  // Expectations: json.dumps(json.loads(text), separators=(',', ':'), ensure_ascii=False),
+  // Python 3.11.
+  EXPECT_EQ(DumpJson(*ParseJson(R"({"b": 1.0, "a": [1e16, 0.1, 1e-7, 18446744073709551615]})")),
+            R"({"b":1.0,"a":[1e+16,0.1,1e-07,18446744073709551615]})");
+  EXPECT_EQ(DumpJson(*ParseJson(R"("\u00e9\n\u0001")")), "\"\xC3\xA9\\n\\u0001\"");
+}
+
+TEST(Json, MalformedTextIsAnError) {
+  for (const char* text : {"", "{", "[1,]", "{\"a\":}", "nul", "1 2", "\"\\ud800\"", "\"\xff\""}) {
+    const Result<Json> json = ParseJson(text);
+    ASSERT_FALSE(json.ok()) << text;
+    EXPECT_EQ(json.status().code(), StatusCode::kInvalidArgument);
+  }
+  EXPECT_NE(ParseJson("[1, x]").status().message().find("byte 5"), std::string::npos);
+}
+
+TEST(Json, DepthIsCapped) {
+  const auto nested = [](int depth) { return std::string(depth, '[') + std::string(depth, ']'); };
+  EXPECT_TRUE(ParseJson(nested(kMaxJsonDepth)).ok());
+  EXPECT_FALSE(ParseJson(nested(kMaxJsonDepth + 2)).ok());
+  const Result<Json> bomb = ParseJson(nested(1'000'000));
+  ASSERT_FALSE(bomb.ok());
+  EXPECT_NE(bomb.status().message().find("nested deeper"), std::string::npos);
+}
+
+TEST(Json, TypedReadsNameTheField) {
+  const Json json = *ParseJson(R"({"i": 3, "f": 2.5, "w": 4.0, "s": "x", "b": true, "n": null,
+                                   "big": 18446744073709551615, "e": 1e300})");
+  EXPECT_EQ(*JsonInt(json, "i", 0, "config"), 3);
+  EXPECT_EQ(*JsonInt(json, "w", 0, "config"), 4);
+  EXPECT_EQ(*JsonInt(json, "n", 9, "config"), 9);
+  EXPECT_EQ(*JsonInt(json, "absent", 9, "config"), 9);
+  EXPECT_FALSE(JsonInt(json, "big", 0, "config").ok());
+  EXPECT_FALSE(JsonInt(json, "e", 0, "config").ok());
+  EXPECT_EQ(JsonInt(json, "s", 0, "config").status().message(), "config.s must be an integer");
+  EXPECT_EQ(JsonBool(json, "i", false, "config").status().message(),
+            "config.i must be true or false");
+  EXPECT_EQ(*JsonDouble(json, "i", 0, "config"), 3.0);
+  EXPECT_FALSE(JsonString(json, "b", "", "config").ok());
+}
+
+TEST(Json, QuoteReplacesInvalidUtf8) { EXPECT_EQ(JsonQuote("a\"\xff"), "\"a\\\"\xEF\xBF\xBD\""); }
+
+}  // namespace
+}  // namespace tern
