@@ -30,10 +30,14 @@ struct KvLayerSpec {
   int64_t index_dim = 0;               // DSA indexer key, 0: none
 };
 
+// The name in --kv-cache-dtype: "bf16".
+const char* KvFormatName(KvFormat format);
+
 class PageFormat {
  public:
-  // Errors: kInvalidArgument (page_tokens not a power of two in [1, 1024], no layers, sizes that
-  // overflow, a row format that the layer kind can't have).
+  // Errors: kUnimplemented (fp8 formats and indexer keys, until they are built); kInvalidArgument
+  // (page_tokens not a power of two in [1, 1024], no layers, sizes that overflow, a row format that
+  // the layer kind can't have).
   static Result<PageFormat> Make(std::span<const KvLayerSpec> layers, KvFormat format,
                                  int64_t page_tokens);
 

@@ -1,0 +1,93 @@
+#include "kv/page_format.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+
+namespace tern {
+namespace {
+
+KvLayerSpec Gqa(int64_t kv_heads, int64_t head_dim) {
+  return {.kind = KvLayerSpec::Kind::kGqa, .kv_heads = kv_heads, .head_dim = head_dim};
+}
+KvLayerSpec Mla(int64_t latent, int64_t rope) {
+  return {.kind = KvLayerSpec::Kind::kMla, .latent = latent, .rope = rope};
+}
+
+// DESIGN section 4: an MLA row of 512 + 64 numbers is 1152 bytes in BF16.
+TEST(PageFormat, MlaRowBytesAreThePublishedOnes) {
+  const std::vector<KvLayerSpec> layers(61, Mla(512, 64));
+  const auto format = PageFormat::Make(layers, KvFormat::kBf16, 64);
+  ASSERT_TRUE(format.ok()) << format.status().ToString();
+  EXPECT_EQ(format->bytes_per_token(), 61 * 1152);
+  EXPECT_EQ(format->page_bytes(), 64 + 61 * 64 * 1152);
+  EXPECT_EQ(format->slab(0).offset_bytes, 64);
+  EXPECT_EQ(format->slab(60).offset_bytes, 64 + 60 * 64 * 1152);
+  EXPECT_EQ(format->slab(60).page_tokens, 64);
+
+  // Tokens per GiB equal the arithmetic within 0.01 %.
+  const double gib = double(1 << 30);
+  const double exact = gib / (61 * 1152);
+  const double paged = 64 * gib / double(format->page_bytes());
+  EXPECT_LT((exact - paged) / exact, 1e-4);
+}
+
+// SmolLM2-135M: 30 layers, 3 KV heads of 64: 30 * 2 * 3 * 64 * 2 = 23040 bytes a token.
+TEST(PageFormat, GroupedQueryRowBytes) {
+  const std::vector<KvLayerSpec> layers(30, Gqa(3, 64));
+  EXPECT_EQ(PageFormat::Make(layers, KvFormat::kBf16, 64)->bytes_per_token(), 23040);
+  EXPECT_EQ(PageFormat::Make(layers, KvFormat::kF32, 64)->bytes_per_token(), 46080);
+}
+
+TEST(PageFormat, SlabsAreAlignedTo64Bytes) {
+  // One token of 2 * 1 * 3 BF16 numbers is 12 bytes: each slab is padded to 64.
+  const std::vector<KvLayerSpec> layers = {Gqa(1, 3), Mla(5, 0), Gqa(1, 3)};
+  const auto format = PageFormat::Make(layers, KvFormat::kBf16, 1);
+  ASSERT_TRUE(format.ok());
+  EXPECT_EQ(format->layers(), 3);
+  EXPECT_EQ(format->slab(0).offset_bytes, 64);
+  EXPECT_EQ(format->slab(1).offset_bytes, 128);
+  EXPECT_EQ(format->slab(2).offset_bytes, 192);
+  EXPECT_EQ(format->page_bytes(), 256);
+  EXPECT_EQ(format->bytes_per_token(), 12 + 10 + 12);
+}
+
+TEST(PageFormat, RefusesBadSizes) {
+  const std::vector<KvLayerSpec> layers = {Gqa(1, 8)};
+  for (const int64_t tokens : {0, -1, 3, 48, 2048, std::numeric_limits<int>::min()}) {
+    EXPECT_EQ(PageFormat::Make(layers, KvFormat::kBf16, tokens).status().code(),
+              StatusCode::kInvalidArgument)
+        << tokens;
+  }
+  for (int64_t tokens = 1; tokens <= 1024; tokens *= 2) {
+    EXPECT_TRUE(PageFormat::Make(layers, KvFormat::kBf16, tokens).ok()) << tokens;
+  }
+  EXPECT_EQ(PageFormat::Make({}, KvFormat::kBf16, 64).status().code(),
+            StatusCode::kInvalidArgument);
+}
+
+TEST(PageFormat, RefusesBadLayersNamingThem) {
+  constexpr int64_t kHuge = std::numeric_limits<int64_t>::max() / 2;
+  for (const KvLayerSpec& bad : {Gqa(0, 8), Gqa(1, -8), Gqa(kHuge, 2), Gqa(1, kHuge), Mla(0, 64),
+                                 Mla(8, -1), Mla(kHuge, kHuge), Gqa(int64_t{1} << 31, 1 << 28)}) {
+    const std::vector<KvLayerSpec> layers = {Gqa(1, 8), bad};
+    const Status status = PageFormat::Make(layers, KvFormat::kBf16, 64).status();
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+    EXPECT_NE(status.message().find("layer 1"), std::string::npos) << status.message();
+  }
+}
+
+TEST(PageFormat, Fp8SaysNotBuiltYetAndDsMlaNeverTakesGroupedQuery) {
+  const std::vector<KvLayerSpec> mla = {Mla(512, 64)};
+  const std::vector<KvLayerSpec> gqa = {Gqa(1, 8)};
+  for (const KvFormat format : {KvFormat::kFp8E4m3, KvFormat::kFp8Tiled, KvFormat::kFp8DsMla}) {
+    const Status status = PageFormat::Make(mla, format, 64).status();
+    EXPECT_EQ(status.code(), StatusCode::kUnimplemented);
+    EXPECT_NE(status.message().find(KvFormatName(format)), std::string::npos);
+  }
+  EXPECT_EQ(PageFormat::Make(gqa, KvFormat::kFp8DsMla, 64).status().code(),
+            StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace tern
