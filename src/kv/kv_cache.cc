@@ -1,0 +1,137 @@
+#include "kv/kv_cache.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+
+namespace tern {
+
+Result<std::unique_ptr<KvCache>> KvCache::Create(PageFormat format, int64_t pages,
+                                                 uint64_t boot_nonce, Options options) {
+  TERN_ASSIGN_OR_RETURN(PagePool pool, PagePool::Create(std::move(format), pages, boot_nonce));
+  return std::unique_ptr<KvCache>(new KvCache(std::move(pool), options));
+}
+
+KvCache::KvCache(PagePool pool, Options options)
+    : pool_(std::move(pool)), radix_(pool_), options_(options) {}
+
+int64_t KvCache::MatchPrefix(const CacheNamespace& space, std::span<const int32_t> tokens,
+                             KvLease* lease) {
+  TERN_CHECK(lease->pages() == 0);
+  if (!options_.reuse_prefixes || tokens.empty()) return 0;
+  std::vector<PageRef> found;
+  lease->prefix_ = radix_.MatchAndLock(space, tokens.first(tokens.size() - 1), &found);
+  for (const PageRef page : found) Append(page, lease);
+  return lease->pages() * format().page_tokens();
+}
+
+bool KvCache::Reserve(int64_t positions, KvLease* lease) {
+  const int64_t missing = PagesFor(positions) - lease->pages();
+  if (missing > available_pages()) return false;
+  const int64_t to_evict = missing - pool_.count(PageState::kFree);
+  if (to_evict > 0) evicted_pages_ += radix_.Evict(to_evict);
+  for (int64_t i = 0; i < missing; ++i) {
+    const std::optional<PageRef> page = pool_.Alloc();
+    TERN_CHECK(page.has_value());
+    Append(*page, lease);
+  }
+  return true;
+}
+
+void KvCache::NoteWritten(const KvLease& lease, int64_t first, int64_t last) {
+  const int64_t page_tokens = format().page_tokens();
+  for (int64_t page = first / page_tokens; page * page_tokens < last; ++page) {
+    pool_.SetRows(lease.expected_[static_cast<size_t>(page)].id,
+                  std::min(page_tokens, last - page * page_tokens));
+  }
+}
+
+void KvCache::Commit(const CacheNamespace& space, std::span<const int32_t> tokens, int64_t rows,
+                     int64_t first_decode_row, KvLease* lease) {
+  if (!options_.reuse_prefixes) return;
+  if (!options_.reuse_decode_rows) rows = std::min(rows, first_decode_row);
+  const int64_t page_tokens = format().page_tokens();
+  const int64_t whole = rows / page_tokens;
+  if (whole <= lease->shared_pages()) return;
+  const auto pages = std::span(lease->expected_).first(static_cast<size_t>(whole));
+  lease->prefix_ =
+      radix_.Insert(space, lease->prefix_, tokens, pages, first_decode_row / page_tokens);
+  // Where the tree had an equal page, it is this sequence's page from now on.
+  for (size_t i = 0; i < pages.size(); ++i) lease->block_table_[i] = pool_.base(pages[i].id);
+}
+
+void KvCache::Release(KvLease* lease) {
+  const size_t shared = static_cast<size_t>(lease->shared_pages());
+  for (size_t i = shared; i < lease->expected_.size(); ++i) pool_.Free(lease->expected_[i]);
+  if (fault_ == KvFault::kFreeWhileReferenced && shared > 0) pool_.Free(lease->expected_[0]);
+  radix_.Unlock(lease->prefix_);
+  lease->prefix_ = nullptr;
+  lease->expected_.clear();
+  lease->block_table_.clear();
+}
+
+int64_t KvCache::FindMismatch(const KvLease& lease) const {
+  for (size_t i = 0; i < lease.expected_.size(); ++i) {
+    const PageRef page = lease.expected_[i];
+    if (lease.block_table_[i] != pool_.base(page.id) || !pool_.Matches(page)) {
+      return static_cast<int64_t>(i);
+    }
+  }
+  return -1;
+}
+
+void KvCache::QuarantinePage(const KvLease& lease, int64_t index) {
+  const PageId page = lease.expected_[static_cast<size_t>(index)].id;
+  radix_.Condemn(page);
+  if (pool_.state(page) != PageState::kQuarantined) pool_.Quarantine(page);
+}
+
+int64_t KvCache::Flush() { return radix_.Evict(radix_.evictable_pages()); }
+
+void KvCache::Append(PageRef page, KvLease* lease) {
+  lease->expected_.push_back(page);
+  lease->block_table_.push_back(pool_.base(page.id));
+}
+
+void KvCache::InjectFault(KvFault fault) {
+  fault_ = fault;
+  pool_.InjectFault(fault);
+  radix_.InjectFault(fault);
+}
+
+Status KvCache::CheckInvariants(std::span<const KvLease* const> leases) const {
+  TERN_RETURN_IF_ERROR(pool_.CheckInvariants());
+  std::vector<const RadixCache::Node*> locks;
+  std::vector<bool> held(static_cast<size_t>(pool_.pages()), false);
+  int64_t held_pages = 0;
+  for (const KvLease* lease : leases) {
+    locks.push_back(lease->prefix_);
+    const std::vector<PageRef> path = radix_.PathOf(lease->prefix_);
+    if (path.size() > lease->expected_.size() ||
+        !std::equal(path.begin(), path.end(), lease->expected_.begin())) {
+      return Internal("KV lease: shared pages are not those of its prefix");
+    }
+    for (size_t i = path.size(); i < lease->expected_.size(); ++i) {
+      const PageRef page = lease->expected_[i];
+      const size_t index = static_cast<size_t>(page.id);
+      // A page lost to quarantine stays in the lease until its holder's next check.
+      if (pool_.state(page.id) == PageState::kQuarantined) continue;
+      if (pool_.tag(page.id) != page.tag || held[index] ||
+          pool_.state(page.id) != PageState::kHeld) {
+        return Internal(fmt::format("KV page {}: a lease's own page has another owner", index));
+      }
+      held[index] = true;
+      ++held_pages;
+    }
+  }
+  if (held_pages != pool_.count(PageState::kHeld)) {
+    return Internal(fmt::format("{} KV pages are held, {} by leases", pool_.count(PageState::kHeld),
+                                held_pages));
+  }
+  return radix_.CheckInvariants(locks);
+}
+
+}  // namespace tern

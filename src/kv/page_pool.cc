@@ -1,0 +1,121 @@
+#include "kv/page_pool.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "base/check.h"
+
+namespace tern {
+
+Result<PagePool> PagePool::Create(PageFormat format, int64_t pages, uint64_t boot_nonce) {
+  if (pages < 1 || pages >= std::numeric_limits<uint32_t>::max()) {
+    return InvalidArgument(fmt::format("a KV pool can't have {} pages", pages));
+  }
+  int64_t bytes = 0;
+  if (__builtin_mul_overflow(pages, format.page_bytes(), &bytes)) {
+    return InvalidArgument(fmt::format("a KV pool of {} pages overflows", pages));
+  }
+  PagePool pool(std::move(format), pages, boot_nonce);
+  if (pool.memory_.data() == nullptr) {
+    return ResourceExhausted(fmt::format("can't reserve {} bytes for {} KV pages", bytes, pages));
+  }
+  return pool;
+}
+
+PagePool::PagePool(PageFormat format, int64_t pages, uint64_t boot_nonce)
+    : format_(std::move(format)),
+      memory_(static_cast<size_t>(pages) * page_bytes()),
+      boot_nonce_(boot_nonce),
+      tag_source_(boot_nonce),
+      tags_(static_cast<size_t>(pages), PageTag::kNever),
+      states_(static_cast<size_t>(pages), PageState::kFree),
+      free_(static_cast<size_t>(pages)) {
+  // Low pages are used first: a server with little to do touches little memory.
+  for (size_t i = 0; i < free_.size(); ++i) {
+    free_[i] = PageId{static_cast<uint32_t>(free_.size() - 1 - i)};
+  }
+  counts_[static_cast<size_t>(PageState::kFree)] = pages;
+}
+
+std::optional<PageRef> PagePool::Alloc() {
+  if (free_.empty()) return std::nullopt;
+  const PageId page = free_.back();
+  free_.pop_back();
+  SetState(page, PageState::kHeld);
+  Retag(page);
+  return PageRef{page, tag(page)};
+}
+
+void PagePool::Free(PageRef page) {
+  if (tag(page.id) != page.tag) return;
+  TERN_CHECK(state(page.id) == PageState::kHeld || state(page.id) == PageState::kCached);
+  SetState(page.id, PageState::kFree);
+  Retag(page.id);
+  free_.push_back(page.id);
+}
+
+bool PagePool::MoveToCache(PageRef page) {
+  if (tag(page.id) != page.tag || state(page.id) != PageState::kHeld) return false;
+  SetState(page.id, PageState::kCached);
+  return true;
+}
+
+void PagePool::Quarantine(PageId page) {
+  if (state(page) == PageState::kFree) std::erase(free_, page);
+  SetState(page, PageState::kQuarantined);
+  Retag(page);
+}
+
+bool PagePool::Matches(PageRef page) const {
+  return (state(page.id) == PageState::kHeld || state(page.id) == PageState::kCached) &&
+         tag(page.id) == page.tag && PageTag{header(page.id).tag} == page.tag;
+}
+
+void PagePool::SetState(PageId page, PageState state) {
+  --counts_[static_cast<size_t>(states_[Index(page)])];
+  ++counts_[static_cast<size_t>(state)];
+  states_[Index(page)] = state;
+}
+
+void PagePool::Retag(PageId page) {
+  const bool keep = fault_ == KvFault::kReuseWithoutNewTag && tag(page) != PageTag::kNever;
+  if (!keep) tags_[Index(page)] = tag_source_.Next();
+  header(page) = {.tag = static_cast<uint64_t>(tag(page)),
+                  .format = static_cast<uint32_t>(format_.format()),
+                  .rows = 0,
+                  .boot_nonce = boot_nonce_};
+}
+
+Status PagePool::CheckInvariants() const {
+  int64_t counts[4] = {};
+  for (size_t i = 0; i < states_.size(); ++i) {
+    ++counts[static_cast<size_t>(states_[i])];
+    const PageId page{static_cast<uint32_t>(i)};
+    if (PageTag{header(page).tag} != tags_[i]) {
+      return Internal(fmt::format("KV page {}: header tag {:#x}, side table {:#x}", i,
+                                  header(page).tag, static_cast<uint64_t>(tags_[i])));
+    }
+    if (states_[i] != PageState::kFree && tags_[i] == PageTag::kNever) {
+      return Internal(fmt::format("KV page {}: in use without a tag", i));
+    }
+  }
+  if (!std::equal(counts, counts + 4, counts_)) {
+    return Internal("KV page counts differ from the pages' states");
+  }
+  std::vector<bool> listed(states_.size(), false);
+  for (const PageId page : free_) {
+    if (listed[Index(page)] || state(page) != PageState::kFree) {
+      return Internal(fmt::format("KV page {}: wrongly in the free list", Index(page)));
+    }
+    listed[Index(page)] = true;
+  }
+  if (static_cast<int64_t>(free_.size()) != count(PageState::kFree)) {
+    return Internal("a free KV page is not in the free list");
+  }
+  return OkStatus();
+}
+
+}  // namespace tern

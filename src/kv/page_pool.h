@@ -1,0 +1,93 @@
+// PagePool: all KV pages of a process, allocated once, and which of them are free, held by a lease,
+// cached in the prefix tree or quarantined. Every page has one owner at a time; sharing a cached
+// page goes through locks of the tree (kv/radix_cache.h). Owner: KvCache. Thread: the engine
+// thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "base/result.h"
+#include "kv/kv_fault.h"
+#include "kv/page_format.h"
+#include "kv/page_tag.h"
+#include "tensor/tensor.h"
+
+namespace tern {
+
+enum class PageId : uint32_t {};
+
+// What a holder remembers of a page: which one, and the tag it had when the holder acquired it.
+struct PageRef {
+  PageId id{};
+  PageTag tag = PageTag::kNever;
+  friend bool operator==(const PageRef&, const PageRef&) = default;
+};
+
+enum class PageState : uint8_t { kFree, kHeld, kCached, kQuarantined };
+
+class PagePool {
+ public:
+  // Reserves `pages` pages; memory becomes resident as pages are first written.
+  // Errors: kInvalidArgument (pages < 1 or more than 2^32 - 1), kResourceExhausted.
+  static Result<PagePool> Create(PageFormat format, int64_t pages, uint64_t boot_nonce);
+
+  // A page that nobody holds, with a new tag, no rows and unspecified slabs; nullopt when none is
+  // free. The last page freed is the first one reused.
+  std::optional<PageRef> Alloc();
+  // Gives a held or cached page back under a new tag. A reference whose tag is not current frees
+  // nothing: its holder lost the page before (quarantine).
+  void Free(PageRef page);
+  // The owner of a held page hands it to the prefix tree; the tag stays. False, and no change, when
+  // the reference is stale.
+  bool MoveToCache(PageRef page);
+  // Takes a page out of use, whoever owns it, under a new tag. It stays out until the pool ends.
+  void Quarantine(PageId page);
+
+  // Whether `page` is in use and side table and header both show the expected tag.
+  bool Matches(PageRef page) const;
+  // Records that positions up to `rows` of the page are written.
+  void SetRows(PageId page, int64_t rows) { header(page).rows = static_cast<uint32_t>(rows); }
+
+  std::byte* base(PageId page) { return memory_.data() + Index(page) * page_bytes(); }
+  const std::byte* base(PageId page) const { return memory_.data() + Index(page) * page_bytes(); }
+  PageState state(PageId page) const { return states_[Index(page)]; }
+  PageTag tag(PageId page) const { return tags_[Index(page)]; }
+  const PageFormat& format() const { return format_; }
+  int64_t pages() const { return static_cast<int64_t>(states_.size()); }
+  int64_t count(PageState state) const { return counts_[static_cast<size_t>(state)]; }
+  uint64_t size_bytes() const { return memory_.size_bytes(); }
+
+  // Counts add up, the free list is the set of free pages, headers equal the side table.
+  // Errors: kInternal, naming the first page at fault.
+  Status CheckInvariants() const;
+
+  void InjectFault(KvFault fault) { fault_ = fault; }
+
+ private:
+  PagePool(PageFormat format, int64_t pages, uint64_t boot_nonce);
+
+  static size_t Index(PageId page) { return static_cast<size_t>(page); }
+  size_t page_bytes() const { return static_cast<size_t>(format_.page_bytes()); }
+  PageHeader& header(PageId page) { return *reinterpret_cast<PageHeader*>(base(page)); }
+  const PageHeader& header(PageId page) const {
+    return *reinterpret_cast<const PageHeader*>(memory_.data() + Index(page) * page_bytes());
+  }
+  void SetState(PageId page, PageState state);
+  // Stamps a new tag into side table and header.
+  void Retag(PageId page);
+
+  PageFormat format_;
+  Buffer memory_;
+  uint64_t boot_nonce_;
+  PageTagSource tag_source_;
+  std::vector<PageTag> tags_;  // the side table
+  std::vector<PageState> states_;
+  std::vector<PageId> free_;  // a stack
+  int64_t counts_[4] = {};    // by PageState
+  KvFault fault_ = KvFault::kNone;
+};
+
+}  // namespace tern

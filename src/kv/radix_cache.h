@@ -1,0 +1,105 @@
+// RadixCache: the prefix cache. A tree whose nodes are whole pages: the path from a root to a node
+// spells the tokens whose KV rows lie in the path's pages. One root per namespace (extra key,
+// salt), so that tenants can't find each other's prefixes.
+//
+// Nodes are found by a hash of the namespace and of all tokens up to the page's end, and confirmed
+// by comparing parent and tokens: a hash collision costs a comparison, never a wrong page.
+// A lock on a node keeps it and its ancestors; unlocked leaves are evicted least recently used
+// first. Owner: KvCache. Thread: the engine thread.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "kv/page_pool.h"
+
+namespace tern {
+
+struct CacheNamespace {
+  std::string extra_key, cache_salt;
+  auto operator<=>(const CacheNamespace&) const = default;
+};
+
+class RadixCache {
+ public:
+  class Node;
+
+  // `hash_mask` narrows the hash so that tests can force collisions. `pool` outlives the cache.
+  explicit RadixCache(PagePool& pool, uint64_t hash_mask = ~uint64_t{0});
+  ~RadixCache();
+  RadixCache(const RadixCache&) = delete;
+  RadixCache& operator=(const RadixCache&) = delete;
+
+  // Appends the pages of the longest cached prefix of `tokens` to *pages and locks it. Returns the
+  // lock: the prefix's last node, or null when nothing matches. A cached page that fails its tag
+  // check is condemned and ends the prefix.
+  Node* MatchAndLock(const CacheNamespace& space, std::span<const int32_t> tokens,
+                     std::vector<PageRef>* pages);
+  // Drops one lock; null is no lock.
+  void Unlock(Node* node);
+
+  // Hands pages to the tree. pages[i] holds the rows of tokens [i*P, (i+1)*P); those of the path to
+  // `locked` come first and are in the tree already. Where the tree has an equal node, the caller's
+  // page is freed and replaced by the node's in `pages`. Pages from `first_decode_page` on hold
+  // rows that decode wrote. The lock moves to the last node, which is returned; pages behind it (a
+  // stale page, a condemned `locked`) remain the caller's.
+  // REQUIRES: tokens.size() >= pages.size() * P.
+  Node* Insert(const CacheNamespace& space, Node* locked, std::span<const int32_t> tokens,
+               std::span<PageRef> pages, int64_t first_decode_page);
+
+  // Frees up to `pages` unlocked pages, least recently used first. Returns how many.
+  int64_t Evict(int64_t pages);
+  // Quarantines the page, if the tree lists it, and hides its node and all descendants from
+  // matches. Locked ones leave the tree with their last lock.
+  void Condemn(PageId page);
+
+  int64_t pages() const { return static_cast<int64_t>(nodes_.size() + condemned_.size()); }
+  int64_t evictable_pages() const { return evictable_pages_; }
+
+  // The pages of the path to `node`, root first; the depth is their number. Null: none.
+  std::vector<PageRef> PathOf(const Node* node) const;
+  static int64_t DepthOf(const Node* node);
+  // Whether decode wrote some rows of the node's page: then it is bit-equal to a prompt's page only
+  // in models with one row form (DESIGN section 5). REQUIRES: not null.
+  static bool HasDecodeRows(const Node* node);
+
+  // Locks, children, eviction order and counts agree with each other and with `locked`, the locks
+  // that holders have now; every cached page belongs to one node. Errors: kInternal.
+  Status CheckInvariants(std::span<const Node* const> locked) const;
+
+  void InjectFault(KvFault fault) { fault_ = fault; }
+
+ private:
+  struct Space;
+
+  // The live child of `parent` (of the root when null) with these tokens, its tag checked, or null.
+  Node* FindChild(const Space& space, Node* parent, uint64_t chain,
+                  std::span<const int32_t> tokens);
+  uint64_t Chain(const Space& space, const Node* parent, std::span<const int32_t> tokens) const;
+  const CacheNamespace& Effective(const CacheNamespace& space) const;
+  // Marks the path to `node` as used now.
+  void Touch(Node* node);
+  // Keeps lru_ in step with a node's state: Unlist before a change, List after it.
+  void Unlist(Node* node);
+  void List(Node* node);
+  // Removes a node without locks and children and frees its page.
+  void Remove(Node* node);
+
+  PagePool& pool_;
+  const uint64_t hash_mask_;
+  std::map<CacheNamespace, std::unique_ptr<Space>> spaces_;
+  std::unordered_multimap<uint64_t, std::unique_ptr<Node>> nodes_;  // by chain
+  std::unordered_map<Node*, std::unique_ptr<Node>> condemned_;      // still locked
+  std::map<uint64_t, Node*> lru_;  // unlocked leaves by last use; one path has one time
+  int64_t evictable_pages_ = 0;    // unlocked nodes
+  uint64_t now_ = 0;
+  KvFault fault_ = KvFault::kNone;
+};
+
+}  // namespace tern
