@@ -28,12 +28,12 @@ struct AddedToken {
 // A tokenizer independent of the file it came from. `cmd` fills it from GGUF metadata (text may not
 // include checkpoint); FromTokenizerJson fills it from JSON.
 struct TokenizerSpec {
-  std::vector<std::string> vocab;    // by id, in GPT-2's printable byte alphabet ("Gcaron" = space)
-  std::vector<std::string> merges;   // "left right", best first, same alphabet
+  std::vector<std::string> vocab;   // by id, in GPT-2's printable byte alphabet ("Gcaron" = space)
+  std::vector<std::string> merges;  // "left right", best first, same alphabet
   std::vector<AddedToken> added;
   // A name ("smollm", "gpt2", "llama-bpe", "qwen2", ... as GGUF's tokenizer.ggml.pre).
   std::string pre_tokenizer;
-  bool ignore_merges = false;        // a whole piece that is in the vocabulary is one token
+  bool ignore_merges = false;  // a whole piece that is in the vocabulary is one token
   bool add_prefix_space = false;
   std::optional<TokenId> bos, eos;
 };
@@ -46,6 +46,10 @@ class Tokenizer {
   // `json`: the bytes of tokenizer.json; `config_json`: of tokenizer_config.json, may be empty.
   static Result<std::shared_ptr<const Tokenizer>> FromTokenizerJson(std::string_view json,
                                                                     std::string_view config_json);
+  // `model`: the bytes of tiktoken.model, cut by Kimi's pattern; added tokens come from
+  // `config_json`, and ids without one, up to 256 past the model's, are <|reserved_token_ID|>.
+  static Result<std::shared_ptr<const Tokenizer>> FromTiktoken(std::string_view model,
+                                                               std::string_view config_json);
   virtual ~Tokenizer() = default;
 
   // Ids of `text`; never adds a BOS or EOS of its own. parse_special: added and special tokens in

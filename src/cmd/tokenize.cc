@@ -1,0 +1,98 @@
+// tern tokenize: text to token ids and back, line by line. For scripts and for comparisons with
+// other tokenizers.
+#include <fmt/format.h>
+
+#include <iostream>
+#include <limits>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/args.h"
+#include "base/json.h"
+#include "base/utf8.h"
+#include "cmd/commands.h"
+#include "cmd/load.h"
+
+namespace tern {
+namespace {
+
+struct TokenizeOptions {
+  std::string tokenizer;
+  bool no_special = false;
+  bool decode = false;
+};
+
+// A JSON string to a JSON array of ids.
+Result<std::string> EncodeLine(const Tokenizer& tokenizer, bool parse_special, const Json& line) {
+  if (!line.is_string()) return InvalidArgument("expected a JSON string");
+  const std::vector<TokenId> ids =
+      tokenizer.Encode(line.get_ref<const std::string&>(), parse_special);
+  return fmt::format("[{}]", fmt::join(ids, ","));
+}
+
+// A JSON array of ids to a JSON string.
+Result<std::string> DecodeLine(const Tokenizer& tokenizer, const Json& line) {
+  if (!line.is_array()) return InvalidArgument("expected a JSON array of ids");
+  std::vector<TokenId> ids;
+  for (const Json& id : line) {
+    if (!id.is_number_integer() || id.get<int64_t>() < 0 ||
+        id.get<int64_t>() >= tokenizer.vocab_size()) {
+      return InvalidArgument(fmt::format("the id {} is not in the vocabulary of {} tokens",
+                                         DumpJson(id), tokenizer.vocab_size()));
+    }
+    ids.push_back(static_cast<TokenId>(id.get<int64_t>()));
+  }
+  return JsonQuote(ReplaceInvalidUtf8(tokenizer.Decode(ids, false)));
+}
+
+Status TokenizeLines(const TokenizeOptions& options, const Tokenizer& tokenizer) {
+  std::string line;
+  for (int64_t number = 1; std::getline(std::cin, line); ++number) {
+    Result<Json> json = ParseJson(line);
+    Result<std::string> out =
+        !json.ok() ? json.status()
+                   : (options.decode ? DecodeLine(tokenizer, *json)
+                                     : EncodeLine(tokenizer, !options.no_special, *json));
+    if (!out.ok()) return out.status().WithContext(fmt::format("line {}", number));
+    std::cout << *out << '\n';
+  }
+  std::cout.flush();
+  if (!std::cout) return Unavailable("standard output cannot be written");
+  return OkStatus();
+}
+
+int Fail(const Status& status, int exit_code) {
+  std::cout.flush();
+  fmt::print(stderr, "tern tokenize: {}\n", status.message());
+  return exit_code;
+}
+
+}  // namespace
+
+int TokenizeCommand(const std::vector<std::string>& args) {
+  TokenizeOptions options;
+  OptionTable table("tern tokenize",
+                    "Reads one JSON string a line and writes its token ids, one JSON array a line. "
+                    "Added and special tokens in the text become their ids; no BOS or EOS is "
+                    "added.");
+  table
+      .Add("--tokenizer", &options.tokenizer, "DIR|FILE",
+           "a model's folder, a GGUF file, a tokenizer.json or a tiktoken.model")
+      .Required();
+  table.Add("--no-special", &options.no_special, "", "all text is plain text");
+  table.Add("--decode", &options.decode, "",
+            "the other way: arrays of ids in, strings out; special tokens are kept, and bytes that "
+            "are no UTF-8 become U+FFFD");
+  const Result<ParseOutcome> outcome = table.Parse(args);
+  if (!outcome.ok()) return Fail(outcome.status(), 2);
+  if (*outcome == ParseOutcome::kHelpShown) return 0;
+
+  std::ios::sync_with_stdio(false);
+  const auto tokenizer = LoadTokenizer(options.tokenizer);
+  if (!tokenizer.ok()) return Fail(tokenizer.status(), 1);
+  const Status status = TokenizeLines(options, **tokenizer);
+  return status.ok() ? 0 : Fail(status, 1);
+}
+
+}  // namespace tern
