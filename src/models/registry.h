@@ -1,0 +1,35 @@
+// Registry: the architectures that tern knows, by the class name in config.json.
+// Thread: pure functions; LoadModel uses `ops` from the calling thread.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "checkpoint/checkpoint.h"
+#include "kernels/ops.h"
+#include "models/model.h"
+#include "models/tensor_list.h"
+
+namespace tern {
+
+struct LoadOptions {
+  Precision precision = Precision::kProduction;
+  // Called after each packed matrix with bytes of the checkpoint read so far and in all.
+  std::function<void(uint64_t done_bytes, uint64_t total_bytes)> progress;
+};
+
+// Loads a checkpoint (Checkpoint::Open's paths). `ops` must outlive the model. Mapped tensors are
+// released one by one as they are packed, so two full copies never exist.
+// Errors: those of Checkpoint::Open; kUnimplemented for an unknown architecture, listing the known;
+// kInvalidArgument naming a missing or misshapen tensor; kResourceExhausted (memory).
+Result<std::unique_ptr<Model>> LoadModel(const std::string& path, Ops& ops,
+                                         const LoadOptions& options);
+
+// Every tensor that the architecture asks for. Errors: as for an unknown architecture.
+Result<std::vector<TensorSpec>> TensorList(const ModelConfig& config);
+
+}  // namespace tern
