@@ -69,8 +69,7 @@ std::vector<AddedTokenMatcher::Segment> AddedTokenMatcher::Split(std::string_vie
     const AddedToken& token = tokens_[static_cast<size_t>(index)];
     size_t start = pos, end = match_end;
     pos = match_end;
-    // White space that an rstrip has taken may be the start of this match.
-    if (start < done || (token.single_word && !StandsAlone(text, start, end))) continue;
+    if (token.single_word && !StandsAlone(text, start, end)) continue;
     while (token.lstrip && start > done) {
       const size_t before = PreviousChar(text, start);
       if (before < done || !CharAt(text, before).In(kWhiteSpace)) break;
@@ -81,6 +80,7 @@ std::vector<AddedTokenMatcher::Segment> AddedTokenMatcher::Split(std::string_vie
         end += c.size_bytes;
       }
     }
+    // A match may start before `done`, with white space that an rstrip has taken: both count.
     if (start > done) segments.push_back({text.substr(done, start - done), -1});
     segments.push_back({text.substr(start, end - start), token.id});
     done = end;

@@ -329,6 +329,7 @@ class Translator {
     if (first == 0) return OkStatus();
     char32_t last = first;
     const std::string_view rest = pattern_.substr(pos_);
+    if (rest.starts_with("--")) return Refuse("'--' in a class");
     if (rest.starts_with("-") && !rest.starts_with("-]") && !rest.starts_with("-[")) {
       pos_ += 1;
       CodePointSet set;

@@ -1,6 +1,7 @@
 // Helpers of text's tests: reference files and small tokenizers.
 #pragma once
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <memory>
