@@ -29,7 +29,7 @@ struct IsaTable;
 enum class Precision { kReference, kProduction };
 
 // A weight matrix [rows = out features, columns = in features], laid out for one level's kernels
-// (layouts: kernels/cpu/pack.h). Made only by Ops::Pack; opaque to everybody else.
+// (layouts: kernels/cpu/layout.h). Made only by Ops::Pack; opaque to everybody else.
 class PackedMatrix {
  public:
   PackedMatrix() = default;
@@ -42,7 +42,7 @@ class PackedMatrix {
   friend class Ops;
   friend struct PackedAccess;  // kernels-internal
   int64_t rows_ = 0, columns_ = 0;
-  int format_ = 0;  // PackFormat of kernels/cpu/pack.h
+  int format_ = 0;  // PackFormat of kernels/cpu/layout.h
   Buffer data_;
 };
 

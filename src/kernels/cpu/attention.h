@@ -1,0 +1,272 @@
+// Grouped-query attention over one chunk of positions, written once over Vec.
+//
+// Keys of 32 positions are transposed so that lanes are positions: every query of the block (rows x
+// heads that share the KV head) then adds its products in the order of dimensions. Values are read
+// row by row with lanes over dimensions: products are added in the order of positions. Both orders
+// are the query's own: they depend on neither the block, nor pages, nor the batch. A query never
+// multiplies a value past its own position (a later row may hold infinities).
+// See kernels/cpu/isa_common.h for the rules of this file; vec.h of a level comes first.
+#pragma once
+
+#include "kernels/cpu/vec_math.h"
+
+namespace tern {
+namespace {
+
+constexpr int64_t kKeyTile = 32;
+
+// How rows of a KvFormat are read. One struct per format; AttentionChunk is the one switch.
+struct F32Rows {
+  static constexpr int64_t kBytes = 4;
+  static Vec Read(const std::byte* row, int64_t d) { return Load(At<float>(row, d * 4)); }
+  static Vec ReadPartial(const std::byte* row, int64_t d, int64_t n) {
+    return LoadPartial(At<float>(row, d * 4), n);
+  }
+};
+struct Bf16Rows {
+  static constexpr int64_t kBytes = 2;
+  static Vec Read(const std::byte* row, int64_t d) { return FloatOfBf16(LoadU16(row + d * 2)); }
+  static Vec ReadPartial(const std::byte* row, int64_t d, int64_t n) {
+    uint16_t lanes[kLanes] = {};
+    __builtin_memcpy(lanes, row + d * 2, static_cast<size_t>(MinOf(n, kLanes) * 2));
+    return FloatOfBf16(LoadU16(lanes));
+  }
+};
+
+// Row pointers of `count` positions from `begin`.
+template <typename Rows>
+void RowPointers(const AttentionArgs& args, int64_t offset_bytes, int64_t kv_head, int64_t begin,
+                 int64_t count, const std::byte** rows) {
+  const int64_t row_bytes = args.kv_heads * args.head_dim * Rows::kBytes;
+  int64_t page = begin / args.page_tokens, slot = begin % args.page_tokens;
+  for (int64_t i = 0; i < count; ++i) {
+    rows[i] =
+        args.pages[page] + offset_bytes + slot * row_bytes + kv_head * args.head_dim * Rows::kBytes;
+    if (++slot == args.page_tokens) slot = 0, ++page;
+  }
+}
+
+// keys[d][32] of up to 32 positions; absent positions are zero.
+template <typename Rows>
+void TransposeKeys(const std::byte* const* rows, int64_t count, int64_t head_dim, float* keys) {
+  for (int64_t d = 0; d < head_dim; d += kLanes) {
+    const int64_t dims = MinOf(kLanes, head_dim - d);
+    for (int64_t half = 0; half < kKeyTile; half += kLanes) {
+      Vec tile[kLanes];
+      for (int64_t i = 0; i < kLanes; ++i) {
+        tile[i] = half + i >= count ? Zero()
+                  : dims == kLanes  ? Rows::Read(rows[half + i], d)
+                                    : Rows::ReadPartial(rows[half + i], d, dims);
+      }
+      Transpose(tile);
+      for (int64_t i = 0; i < dims; ++i) Store(keys + (d + i) * kKeyTile + half, tile[i]);
+    }
+  }
+}
+
+// Query number i of a block: rows of all heads, `group` of which belong to the KV head.
+struct QueryBlock {
+  const float* first;
+  int64_t group, head_dim, row_stride;
+  const float* operator[](int64_t i) const {
+    return first + i / group * row_stride + i % group * head_dim;
+  }
+};
+
+template <int kQueries>
+struct ScoreQueries {
+  static void Run(const float* keys, QueryBlock q, int64_t query, float scale, float* scores) {
+    Vec sum[kQueries][2];
+    const float* vectors[kQueries];
+    for (int i = 0; i < kQueries; ++i) {
+      sum[i][0] = sum[i][1] = Zero();
+      vectors[i] = q[query + i];
+    }
+    for (int64_t d = 0; d < q.head_dim; ++d) {
+      const Vec low = Load(keys + d * kKeyTile), high = Load(keys + d * kKeyTile + kLanes);
+      for (int i = 0; i < kQueries; ++i) {
+        const Vec x = Set(vectors[i][d]);
+        sum[i][0] = MulAdd(low, x, sum[i][0]);
+        sum[i][1] = MulAdd(high, x, sum[i][1]);
+      }
+    }
+    for (int i = 0; i < kQueries; ++i) {
+      float* out = scores + (query + i) * kAttentionChunk;
+      Store(out, Mul(sum[i][0], Set(scale)));
+      Store(out + kLanes, Mul(sum[i][1], Set(scale)));
+    }
+  }
+};
+
+// Scores [0, count) become exp(score - largest), the rest of the last lanes zero.
+[[maybe_unused]] void Softmax(float* scores, int64_t count, float* largest_out, float* sum_out) {
+  float largest = -__builtin_inff();
+  for (int64_t i = count; i % kLanes != 0; ++i) scores[i] = -__builtin_inff();
+  Vec lanes = Set(largest);
+  for (int64_t i = 0; i < count; i += kLanes) lanes = Max(Load(scores + i), lanes);
+  largest = ReduceMax(lanes);
+  Vec sum = Zero();
+  for (int64_t i = 0; i < count; i += kLanes) {
+    const Vec weight = Exp(Sub(Load(scores + i), Set(largest)));
+    Store(scores + i, weight);
+    sum = Add(sum, weight);
+  }
+  *largest_out = largest;
+  *sum_out = ReduceAdd(sum);
+}
+
+// states[query + i][d..] += weights[query + i][j] * value[j][d..] for j in [begin, end).
+template <typename Rows, int kVecs>
+struct ValueBlock {
+  template <int kQueries>
+  struct Queries {
+    static void Run(const std::byte* const* rows, int64_t begin, int64_t end, int64_t d,
+                    const float* weights, float* states, int64_t state_stride) {
+      Vec sum[kQueries][kVecs];
+      for (int i = 0; i < kQueries; ++i) {
+        for (int v = 0; v < kVecs; ++v)
+          sum[i][v] = Load(states + i * state_stride + d + v * kLanes);
+      }
+      for (int64_t j = begin; j < end; ++j) {
+        Vec value[kVecs];
+        for (int v = 0; v < kVecs; ++v) value[v] = Rows::Read(rows[j], d + v * kLanes);
+        for (int i = 0; i < kQueries; ++i) {
+          const Vec weight = Set(weights[i * kAttentionChunk + j]);
+          for (int v = 0; v < kVecs; ++v) sum[i][v] = MulAdd(weight, value[v], sum[i][v]);
+        }
+      }
+      for (int i = 0; i < kQueries; ++i) {
+        for (int v = 0; v < kVecs; ++v)
+          Store(states + i * state_stride + d + v * kLanes, sum[i][v]);
+      }
+    }
+  };
+};
+
+// All dimensions of `queries` queries over positions [begin, end) of the chunk.
+template <typename Rows>
+void AddValues(const std::byte* const* rows, int64_t begin, int64_t end, int64_t head_dim,
+               int64_t queries, const float* weights, float* states) {
+  if (begin >= end) return;
+  const int64_t stride = AttentionStateFloats(head_dim);
+  int64_t d = 0;
+  for (; d + kValueVecs * kLanes <= head_dim; d += kValueVecs * kLanes) {
+    RunBlock<ValueBlock<Rows, kValueVecs>::template Queries, kValueQueries>(
+        queries, rows, begin, end, d, weights, states, stride);
+  }
+  for (; d + kLanes <= head_dim; d += kLanes) {
+    RunBlock<ValueBlock<Rows, 1>::template Queries, kValueQueries>(queries, rows, begin, end, d,
+                                                                   weights, states, stride);
+  }
+  if (d == head_dim) return;
+  for (int64_t i = 0; i < queries; ++i) {
+    Vec sum = Load(states + i * stride + d);
+    for (int64_t j = begin; j < end; ++j) {
+      const Vec value = Rows::ReadPartial(rows[j], d, head_dim - d);
+      sum = MulAdd(Set(weights[i * kAttentionChunk + j]), value, sum);
+    }
+    Store(states + i * stride + d, sum);
+  }
+}
+
+template <typename Rows>
+void AttentionChunkOf(const AttentionArgs& args, const float* q, int64_t first_position,
+                      int64_t rows, int64_t kv_head, int64_t chunk, float* workspace,
+                      float* states) {
+  const int64_t head_dim = args.head_dim, group = args.heads / args.kv_heads;
+  const int64_t queries = rows * group, stride = AttentionStateFloats(head_dim);
+  const int64_t max_index = AttentionMaxIndex(head_dim);
+  const int64_t begin = chunk * kAttentionChunk;
+  const int64_t count = MaxOf(0, MinOf(kAttentionChunk, first_position + rows - begin));
+  float* keys = workspace;
+  float* scores = workspace + max_index * kKeyTile;
+  const std::byte* row[kAttentionChunk];
+
+  RowPointers<Rows>(args, args.k_offset_bytes, kv_head, begin, count, row);
+  const QueryBlock block{q + kv_head * group * head_dim, group, head_dim, args.heads * head_dim};
+  for (int64_t tile = 0; tile < count; tile += kKeyTile) {
+    TransposeKeys<Rows>(row + tile, MinOf(kKeyTile, count - tile), head_dim, keys);
+    for (int64_t i = 0; i < queries; i += kScoreQueries) {
+      RunBlock<ScoreQueries, kScoreQueries>(queries - i, static_cast<const float*>(keys), block, i,
+                                            args.scale, scores + tile);
+    }
+  }
+
+  // Positions of the chunk that query i may see.
+  const auto limit = [&](int64_t i) {
+    return MaxOf(0, MinOf(kAttentionChunk, first_position + i / group + 1 - begin));
+  };
+  for (int64_t i = 0; i < queries; ++i) {
+    float* state = states + i * stride;
+    __builtin_memset(state, 0, sizeof(float) * static_cast<size_t>(stride));
+    state[max_index] = -__builtin_inff();
+    if (limit(i) > 0) {
+      Softmax(scores + i * kAttentionChunk, limit(i), state + max_index, state + max_index + 1);
+    }
+  }
+
+  RowPointers<Rows>(args, args.v_offset_bytes, kv_head, begin, count, row);
+  for (int64_t i = 0; i < queries; i += kValueQueries) {
+    const int64_t block_queries = MinOf(kValueQueries, queries - i);
+    const int64_t common = limit(i);  // limits ascend with the row
+    AddValues<Rows>(row, 0, common, head_dim, block_queries, scores + i * kAttentionChunk,
+                    states + i * stride);
+    for (int64_t j = i + 1; j < i + block_queries; ++j) {
+      AddValues<Rows>(row, common, limit(j), head_dim, 1, scores + j * kAttentionChunk,
+                      states + j * stride);
+    }
+  }
+}
+
+[[maybe_unused]] void AttentionChunk(const AttentionArgs& args, const float* q,
+                                     int64_t first_position, int64_t rows, int64_t kv_head,
+                                     int64_t chunk, float* workspace, float* states) {
+  switch (args.format) {
+    case KvFormat::kF32:
+      return AttentionChunkOf<F32Rows>(args, q, first_position, rows, kv_head, chunk, workspace,
+                                       states);
+    case KvFormat::kBf16:
+      return AttentionChunkOf<Bf16Rows>(args, q, first_position, rows, kv_head, chunk, workspace,
+                                        states);
+    case KvFormat::kFp8E4m3:
+    case KvFormat::kFp8Tiled:
+    case KvFormat::kFp8DsMla:
+      __builtin_trap();  // the drivers refuse these (kernels/attention.cc)
+  }
+}
+
+[[maybe_unused]] void AttentionMerge(int64_t queries, int64_t head_dim, const float* next,
+                                     float* states) {
+  const int64_t max_index = AttentionMaxIndex(head_dim), stride = AttentionStateFloats(head_dim);
+  for (int64_t i = 0; i < queries; ++i, next += stride, states += stride) {
+    const float a = states[max_index], b = next[max_index];
+    if (next[max_index + 1] == 0.0f && b == -__builtin_inff()) continue;  // saw no position
+    const float largest = a > b ? a : b;
+    float shifts[kLanes] = {a - largest, b - largest};
+    Store(shifts, Exp(Load(shifts)));
+    for (int64_t d = 0; d < max_index; d += kLanes) {
+      const Vec old = Mul(Load(states + d), Set(shifts[0]));
+      Store(states + d, MulAdd(Load(next + d), Set(shifts[1]), old));
+    }
+    states[max_index] = largest;
+    states[max_index + 1] = states[max_index + 1] * shifts[0] + next[max_index + 1] * shifts[1];
+  }
+}
+
+[[maybe_unused]] void AttentionFinish(const AttentionArgs& args, const float* states, int64_t rows,
+                                      int64_t kv_head, float* out) {
+  const int64_t head_dim = args.head_dim, group = args.heads / args.kv_heads;
+  const int64_t sum_index = AttentionMaxIndex(head_dim) + 1;
+  for (int64_t row = 0; row < rows; ++row) {
+    for (int64_t head = 0; head < group; ++head, states += AttentionStateFloats(head_dim)) {
+      float* target = out + (row * args.heads + kv_head * group + head) * head_dim;
+      const Vec sum = Set(states[sum_index]);
+      for (int64_t d = 0; d < head_dim; d += kLanes) {
+        StorePartial(target + d, Div(Load(states + d), sum), head_dim - d);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tern

@@ -1,0 +1,169 @@
+// Matrix product in float32 for every format: 256 columns of a panel are expanded to float32 in L1
+// (once for all rows of the call), then rows accumulate over them in column order. Running sums
+// wait in memory between column blocks, which rounds nothing, so a row's bits depend on neither the
+// number of rows nor the blocking.
+// See kernels/cpu/isa_common.h for the rules of this file; vec.h of a level comes first.
+#pragma once
+
+#include "kernels/cpu/vec_math.h"
+
+namespace tern {
+namespace {
+
+constexpr int64_t kColumnBlock = 256;  // a multiple of every format's block
+constexpr int64_t kRowBlock = 64;
+
+// The two columns of a BF16 pair.
+[[maybe_unused]] inline void StorePair(VecI pair, float* out) {
+  Store(out, FloatOfBf16(pair));
+  Store(out + kLanes, AsFloat(And(pair, SetI(static_cast<int32_t>(0xFFFF0000)))));
+}
+
+template <int kShift>
+[[maybe_unused]] inline void StoreNibble(VecI words, Vec d, Vec m, float* out) {
+  const VecI q = And(ShiftRight<kShift>(words), SetI(15));
+  Store(out, MulAdd(ToFloat(q), d, m));
+}
+
+// 32 columns of a 4-bit format: w = d * q + m.
+[[maybe_unused]] inline void ExpandNibbles(const std::byte* quants, Vec d, Vec m, float* out) {
+  for (int block = 0; block < 4; ++block, quants += 64, out += 8 * kLanes) {
+    const VecI words = LoadI(quants);  // low half: even columns, high half: odd columns
+    StoreNibble<0>(words, d, m, out);
+    StoreNibble<16>(words, d, m, out + kLanes);
+    StoreNibble<4>(words, d, m, out + 2 * kLanes);
+    StoreNibble<20>(words, d, m, out + 3 * kLanes);
+    StoreNibble<8>(words, d, m, out + 4 * kLanes);
+    StoreNibble<24>(words, d, m, out + 5 * kLanes);
+    StoreNibble<12>(words, d, m, out + 6 * kLanes);
+    StoreNibble<28>(words, d, m, out + 7 * kLanes);
+  }
+}
+
+[[maybe_unused]] inline void StoreSixBits(VecI q, Vec d, float* out) {
+  Store(out, Mul(ToFloat(AddI(q, SetI(-32))), d));
+}
+
+// 16 columns of kPackQ6_K.
+[[maybe_unused]] inline void ExpandSixBits(const std::byte* quants, Vec d, float* out) {
+  const VecI word[3] = {LoadI(quants), LoadI(quants + 64), LoadI(quants + 128)};
+  const VecI six = SetI(63), four = SetI(15), high = SetI(0x30);
+  for (int t = 0; t < 3; ++t, out += 4 * kLanes) {
+    StoreSixBits(And(word[t], six), d, out);
+    StoreSixBits(And(ShiftRight<16>(word[t]), six), d, out + kLanes);
+    StoreSixBits(And(ShiftRight<6>(word[t]), six), d, out + 2 * kLanes);
+    StoreSixBits(And(ShiftRight<22>(word[t]), six), d, out + 3 * kLanes);
+  }
+  StoreSixBits(Or(And(ShiftRight<12>(word[0]), four), And(ShiftRight<8>(word[2]), high)), d, out);
+  StoreSixBits(Or(And(ShiftRight<28>(word[0]), four), And(ShiftRight<24>(word[2]), high)), d,
+               out + kLanes);
+  StoreSixBits(Or(And(ShiftRight<12>(word[1]), four), And(ShiftRight<10>(word[2]), high)), d,
+               out + 2 * kLanes);
+  StoreSixBits(Or(And(ShiftRight<28>(word[1]), four), And(ShiftRight<26>(word[2]), high)), d,
+               out + 3 * kLanes);
+}
+
+// Columns [begin, end) of a panel as [end - begin][16] float32 (an odd column count of BF16 writes
+// one more, zero). REQUIRES: begin is a multiple of kColumnBlock.
+[[maybe_unused]] void ExpandPanel(int format, const PanelLayout& layout, const std::byte* panel,
+                                  int64_t begin, int64_t end, float* out) {
+  const std::byte* super = panel + layout.super;
+  const std::byte* scales = panel + layout.scales;
+  const std::byte* quants = panel + layout.quants;
+  switch (format) {
+    case kPackBf16:
+      for (int64_t k = begin; k < end; k += 2, out += 32) StorePair(LoadI(quants + k * 32), out);
+      return;
+    case kPackQ4_0:
+      for (int64_t k = begin; k < end; k += 32, out += 512) {
+        const Vec d = LoadF16(scales + k);
+        ExpandNibbles(quants + k * 8, d, Mul(d, Set(-8.0f)), out);
+      }
+      return;
+    case kPackQ4_1:
+      for (int64_t k = begin; k < end; k += 32, out += 512) {
+        ExpandNibbles(quants + k * 8, LoadF16(scales + k * 2), LoadF16(scales + k * 2 + 32), out);
+      }
+      return;
+    case kPackQ4_K:
+      for (int64_t k = begin; k < end; k += 32, out += 512) {
+        const std::byte* block = super + k / 256 * 64;
+        const Vec d = Mul(LoadF16(block), ToFloat(LoadU8(scales + k)));
+        const Vec m = Mul(LoadF16(block + 32), ToFloat(LoadU8(scales + k + 16)));
+        ExpandNibbles(quants + k * 8, d, Sub(Zero(), m), out);
+      }
+      return;
+    case kPackQ8_0:
+      for (int64_t k = begin; k < end; k += 2, out += 32) {
+        const Vec d = LoadF16(scales + k / 32 * 32);
+        const VecI pair = LoadU16(quants + k * 16);
+        Store(out, Mul(ToFloat(ShiftRightSigned<24>(ShiftLeft<24>(pair))), d));
+        Store(out + kLanes, Mul(ToFloat(ShiftRightSigned<24>(ShiftLeft<16>(pair))), d));
+      }
+      return;
+    case kPackQ6_K:
+      for (int64_t k = begin; k < end; k += 16, out += 256) {
+        const Vec d = LoadF16(super + k / 256 * 32);
+        ExpandSixBits(quants + k * 12, Mul(d, ToFloat(LoadI8(scales + k))), out);
+      }
+      return;
+  }
+}
+
+// sums[r] += w[k] * x[r, k] over `count` columns, for kRows rows.
+template <int kRows>
+struct MulAddRows {
+  static void Run(const float* w, int64_t count, const float* x, int64_t x_stride, float* sums) {
+    Vec sum[kRows];
+    for (int r = 0; r < kRows; ++r) sum[r] = Load(sums + r * kLanes);
+    for (int64_t k = 0; k < count; ++k) {
+      const Vec column = Load(w + k * kLanes);
+      for (int r = 0; r < kRows; ++r) sum[r] = MulAdd(column, Set(x[r * x_stride + k]), sum[r]);
+    }
+    for (int r = 0; r < kRows; ++r) Store(sums + r * kLanes, sum[r]);
+  }
+};
+
+// Writes a panel's sums [rows][16] to the output, plus the bias.
+[[maybe_unused]] void StoreSums(const MatMulArgs& args, int64_t panel, int64_t row_begin,
+                                int64_t rows, const float* sums) {
+  const int64_t first = panel * kPanelRows;
+  const int64_t columns = MinOf(kPanelRows, args.n - first);
+  const Vec bias = args.bias != nullptr ? LoadPartial(args.bias + first, columns) : Zero();
+  for (int64_t r = 0; r < rows; ++r) {
+    Vec sum = Load(sums + r * kLanes);
+    if (args.bias != nullptr) sum = Add(sum, bias);
+    StorePartial(args.out + (row_begin + r) * args.n + first, sum, columns);
+  }
+}
+
+[[maybe_unused]] void MatMulF32(const MatMulArgs& args, int64_t panel_begin, int64_t panel_end,
+                                int64_t row_begin, int64_t row_end) {
+  alignas(64) float expanded[kColumnBlock * kLanes];
+  alignas(64) float sums[kRowBlock * kLanes];
+  const PanelLayout layout = PanelLayoutOf(args.format, args.k);
+  for (; row_begin < row_end; row_begin += kRowBlock) {
+    const int64_t rows = MinOf(kRowBlock, row_end - row_begin);
+    for (int64_t panel = panel_begin; panel < panel_end; ++panel) {
+      const std::byte* weight = args.weight + panel * layout.stride;
+      __builtin_memset(sums, 0, sizeof(float) * static_cast<size_t>(rows * kLanes));
+      for (int64_t k = 0; k < args.k; k += kColumnBlock) {
+        const int64_t count = MinOf(kColumnBlock, args.k - k);
+        const float* w = expanded;
+        if (args.format == kPackF32) {
+          w = At<float>(weight, k * 64);
+        } else {
+          ExpandPanel(args.format, layout, weight, k, k + count, expanded);
+        }
+        for (int64_t r = 0; r < rows; r += kMatMulRows) {
+          RunBlock<MulAddRows, kMatMulRows>(
+              rows - r, w, count, args.x + (row_begin + r) * args.k + k, args.k, sums + r * kLanes);
+        }
+      }
+      StoreSums(args, panel, row_begin, rows, sums);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tern

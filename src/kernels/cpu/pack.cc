@@ -1,0 +1,163 @@
+#include "kernels/cpu/pack.h"
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "base/check.h"
+#include "kernels/ref/dequantize.h"
+#include "tensor/number.h"
+
+namespace tern {
+namespace {
+
+// Where one of a panel's 16 rows goes.
+struct RowTarget {
+  uint8_t* super;
+  uint8_t* scales;
+  uint8_t* quants;
+  int64_t r;
+
+  void PutU16(uint8_t* base, int64_t offset, const uint8_t* value) const {
+    std::memcpy(base + offset + r * 2, value, 2);
+  }
+  // Nibble q of column k of the 4-bit formats.
+  void PutNibble(int64_t k, int q) const {
+    uint8_t* word = quants + k / 8 * 64 + r * 4 + k % 2 * 2;
+    const int bit = static_cast<int>(k % 8 / 2 * 4);
+    word[bit / 8] = static_cast<uint8_t>(word[bit / 8] | q << bit % 8);
+  }
+};
+
+void PackFloats(const float* row, int64_t k, PackFormat format, const RowTarget& to) {
+  for (int64_t i = 0; i < k; ++i) {
+    if (format == kPackF32) {
+      std::memcpy(to.quants + i * 64 + to.r * 4, &row[i], sizeof(float));
+    } else {
+      const uint16_t bits = Bf16FromFloat(row[i]);
+      std::memcpy(to.quants + i / 2 * 64 + to.r * 4 + i % 2 * 2, &bits, sizeof(bits));
+    }
+  }
+}
+
+// Q4_0 and Q4_1: `head` bytes of scales, then nibbles: elements i and i + 16 share byte i.
+void PackQ4(const uint8_t* row, int64_t k, int64_t head, const RowTarget& to) {
+  for (int64_t begin = 0; begin < k; begin += 32, row += head + 16) {
+    to.PutU16(to.scales, begin / 32 * head * 16, row);
+    if (head == 4) to.PutU16(to.scales, begin / 32 * 64 + 32, row + 2);
+    for (int i = 0; i < 16; ++i) {
+      to.PutNibble(begin + i, row[head + i] & 15);
+      to.PutNibble(begin + i + 16, row[head + i] >> 4);
+    }
+  }
+}
+
+void PackQ4K(const uint8_t* row, int64_t k, const RowTarget& to) {
+  for (int64_t begin = 0; begin < k; begin += 256, row += 144) {
+    to.PutU16(to.super, begin / 256 * 64, row);
+    to.PutU16(to.super, begin / 256 * 64 + 32, row + 2);
+    for (int sub = 0; sub < 8; ++sub) {
+      uint8_t* scale = to.scales + (begin / 32 + sub) * 32 + to.r;
+      UnpackQ4KScale(row + 4, sub, scale, scale + 16);
+      for (int i = 0; i < 32; ++i) {
+        const uint8_t byte = row[16 + sub / 2 * 32 + i];
+        to.PutNibble(begin + sub * 32 + i, sub % 2 == 0 ? byte & 15 : byte >> 4);
+      }
+    }
+  }
+}
+
+void PackQ8(const uint8_t* row, int64_t k, const RowTarget& to) {
+  for (int64_t begin = 0; begin < k; begin += 32, row += 34) {
+    to.PutU16(to.scales, begin, row);
+    for (int64_t i = 0; i < 32; i += 2) {
+      to.PutU16(to.quants, (begin + i) / 2 * 32, row + 2 + i);
+    }
+  }
+}
+
+void PackQ6K(const uint8_t* row, int64_t k, const RowTarget& to) {
+  for (int64_t begin = 0; begin < k; begin += 256, row += 210) {
+    to.PutU16(to.super, begin / 256 * 32, row + 208);
+    for (int group = 0; group < 16; ++group) {
+      const int64_t block = begin / 16 + group;
+      to.scales[block * 16 + to.r] = row[192 + group];
+      for (int parity = 0; parity < 2; ++parity) {
+        const auto q = [&](int pair) {
+          return int{UnpackQ6K(row, group * 16 + pair * 2 + parity)};
+        };
+        const int word[3] = {q(0) | q(1) << 6 | (q(6) & 15) << 12,
+                             q(2) | q(3) << 6 | (q(7) & 15) << 12,
+                             q(4) | q(5) << 6 | (q(6) >> 4) << 12 | (q(7) >> 4) << 14};
+        for (int t = 0; t < 3; ++t) {
+          uint8_t* target = to.quants + block * 192 + t * 64 + to.r * 4 + parity * 2;
+          target[0] = static_cast<uint8_t>(word[t]);
+          target[1] = static_cast<uint8_t>(word[t] >> 8);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+
+PackFormat PackFormatOf(DType dtype, Precision precision) {
+  TERN_CHECK(IsWeightType(dtype));
+  if (precision == Precision::kReference) return kPackF32;
+  switch (dtype) {
+    case DType::kQ4_0:
+      return kPackQ4_0;
+    case DType::kQ4_1:
+      return kPackQ4_1;
+    case DType::kQ8_0:
+      return kPackQ8_0;
+    case DType::kQ4_K:
+      return kPackQ4_K;
+    case DType::kQ6_K:
+      return kPackQ6_K;
+    default:
+      return kPackBf16;
+  }
+}
+
+void PackPanels(const TensorView& weight, PackFormat format, int64_t panel_begin, int64_t panel_end,
+                std::byte* packed) {
+  const int64_t n = weight.shape[0], k = weight.shape[1];
+  if (k == 0) return;
+  const PanelLayout layout = PanelLayoutOf(format, k);
+  const DTypeInfo& info = InfoOf(weight.dtype);
+  const int64_t row_bytes = k / info.block_elements * info.block_bytes;
+  std::vector<float> floats;
+  if (format == kPackF32 || format == kPackBf16) floats.resize(static_cast<size_t>(k));
+  for (int64_t row = panel_begin * kPanelRows; row < std::min(n, panel_end * kPanelRows); ++row) {
+    auto* panel = reinterpret_cast<uint8_t*>(packed) + row / kPanelRows * layout.stride;
+    const RowTarget to{panel + layout.super, panel + layout.scales, panel + layout.quants,
+                       row % kPanelRows};
+    const std::byte* from = weight.bytes.data() + row * row_bytes;
+    const auto* blocks = reinterpret_cast<const uint8_t*>(from);
+    switch (format) {
+      case kPackF32:
+      case kPackBf16:
+        DequantizeBlocks(weight.dtype, from, k, floats.data());
+        PackFloats(floats.data(), k, format, to);
+        break;
+      case kPackQ4_0:
+        PackQ4(blocks, k, 2, to);
+        break;
+      case kPackQ4_1:
+        PackQ4(blocks, k, 4, to);
+        break;
+      case kPackQ8_0:
+        PackQ8(blocks, k, to);
+        break;
+      case kPackQ4_K:
+        PackQ4K(blocks, k, to);
+        break;
+      case kPackQ6_K:
+        PackQ6K(blocks, k, to);
+        break;
+    }
+  }
+}
+
+}  // namespace tern

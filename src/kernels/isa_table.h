@@ -1,0 +1,101 @@
+// IsaTable: one instruction-set level's kernels, as plain functions. Each runs on the calling
+// thread over the range it is given; threads, memory and argument checks are the drivers' affair
+// (ops.cc, matmul.cc, attention.cc). The ref level (kernels/ref) is the specification of every
+// entry. Thread: tables are constants; entries may run at the same time on disjoint outputs.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/kv_slab.h"
+
+namespace tern {
+
+// Attention cuts a sequence at absolute multiples of this many positions (DESIGN section 5, iii).
+inline constexpr int64_t kAttentionChunk = 256;
+
+// out[r, n] = sum_k x[r, k] * weight[n, k] (+ bias[n]).
+struct MatMulArgs {
+  int format = 0;                     // PackFormat of kernels/cpu/layout.h
+  const std::byte* weight = nullptr;  // packed panels
+  int64_t n = 0, k = 0;
+  const float* x = nullptr;  // [rows, k]
+  // Set when the level has bf16_activations and the format is not kPackF32: x rounded to BF16
+  // [rows, x_bf16_stride], zero from k to the next even index, and its sums over each 32 columns
+  // [rows, ceil(k / 32)].
+  const uint16_t* x_bf16 = nullptr;
+  int64_t x_bf16_stride = 0;
+  const float* x_sums = nullptr;
+  const float* bias = nullptr;  // [n] or null
+  float* out = nullptr;         // [rows, n]
+};
+
+// One layer of one sequence, as grouped-query attention reads it.
+struct AttentionArgs {
+  KvFormat format = KvFormat::kBf16;
+  std::byte* const* pages = nullptr;  // position p lies in pages[p / page_tokens]
+  int64_t page_tokens = 0;
+  int64_t k_offset_bytes = 0, v_offset_bytes = 0;  // of a page's first K and V row
+  int64_t heads = 0, kv_heads = 0, head_dim = 0;
+  float scale = 1.0f;
+};
+
+// Softmax state of one query over some positions: the weighted sum of values [head_dim], then at
+// AttentionMaxIndex the largest score, then the sum of exp(score - largest). A query without
+// positions has largest = -inf and sum = 0.
+inline constexpr int64_t AttentionMaxIndex(int64_t head_dim) { return (head_dim + 15) / 16 * 16; }
+inline constexpr int64_t AttentionStateFloats(int64_t head_dim) {
+  return AttentionMaxIndex(head_dim) + 16;
+}
+// Workspace of attention_chunk: a tile of keys, and each query's scores.
+inline constexpr int64_t AttentionWorkspaceFloats(int64_t queries, int64_t head_dim) {
+  return AttentionMaxIndex(head_dim) * 32 + queries * kAttentionChunk;
+}
+
+struct IsaTable {
+  const char* name;
+  bool bf16_activations;
+
+  // Outputs of weight panels [panel_begin, panel_end) for rows [row_begin, row_end).
+  void (*matmul)(const MatMulArgs& args, int64_t panel_begin, int64_t panel_end, int64_t row_begin,
+                 int64_t row_end);
+  // One row of MatMulArgs::x_bf16 (`padded` numbers, zero from k on) and x_sums.
+  void (*round_row)(const float* x, int64_t k, int64_t padded, uint16_t* out, float* sums);
+  // Round to nearest even; the bits of Bf16FromFloat.
+  void (*to_bf16)(const float* x, int64_t n, uint16_t* out);
+
+  void (*rms_norm)(const float* x, int64_t rows, int64_t columns, const float* weight, float eps,
+                   float* y);
+  void (*rope)(float* x, int64_t rows, int64_t heads, int64_t head_dim, int64_t rotary_dims,
+               bool interleaved, const float* cos, const float* sin);
+  void (*silu_mul)(const float* gate, const float* up, int64_t n, float* out);
+  void (*add)(float* x, const float* y, int64_t n);
+
+  // States [rows * heads / kv_heads] of `rows` consecutive rows, the first at first_position, for
+  // one KV head over the positions [256 * chunk, 256 * (chunk + 1)) that each row may see.
+  // q: the first row of [rows, heads, head_dim]. State number: row * (heads / kv_heads) + head.
+  void (*attention_chunk)(const AttentionArgs& args, const float* q, int64_t first_position,
+                          int64_t rows, int64_t kv_head, int64_t chunk, float* workspace,
+                          float* states);
+  // Folds the states of the next chunk into those of all chunks before it.
+  void (*attention_merge)(int64_t queries, int64_t head_dim, const float* next, float* states);
+  // out = weighted values / sum. out: the first row of [rows, heads, head_dim].
+  void (*attention_finish)(const AttentionArgs& args, const float* states, int64_t rows,
+                           int64_t kv_head, float* out);
+
+  // The largest number, -inf when there is none; NaN loses.
+  float (*largest)(const float* x, int64_t n);
+  // The lowest index of a number equal to the largest; 0 when there is none.
+  int64_t (*arg_max)(const float* x, int64_t n);
+  // sum(exp(x - largest)).
+  double (*sum_exp)(const float* x, int64_t n, float largest);
+};
+
+// Each level writes its entries over those of the level below (ref/table.cc, cpu/*/table.cc).
+// REQUIRES: the machine runs the level.
+void FillRefTable(IsaTable* table);
+void FillGenericTable(IsaTable* table);
+void FillAvx2Table(IsaTable* table);
+void FillAvx512Table(IsaTable* table);
+
+}  // namespace tern

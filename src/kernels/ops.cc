@@ -1,0 +1,132 @@
+// Ops: creation, packing and the row-wise operations. Products are in matmul.cc, attention in
+// attention.cc.
+#include "kernels/ops.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/check.h"
+#include "kernels/cpu/pack.h"
+#include "kernels/dispatch.h"
+#include "kernels/isa_table.h"
+#include "kernels/ref/dequantize.h"
+#include "kernels/scratch.h"
+
+namespace tern {
+namespace {
+
+// Numbers per chunk of elementwise work: tens of microseconds, so that claiming costs nothing.
+constexpr int64_t kElementsPerChunk = 16384;
+
+// Calls fn(begin, end) on the pool for pieces of [0, n) of at least `grain` items.
+template <typename Fn>
+void ForRanges(ThreadPool& pool, int64_t n, int64_t grain, Fn&& fn) {
+  grain = std::max<int64_t>(grain, 1);
+  pool.ParallelFor((n + grain - 1) / grain, [&](int64_t chunk, int) {
+    fn(chunk * grain, std::min(n, (chunk + 1) * grain));
+  });
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Ops>> Ops::Create(const std::string& isa, ThreadPool& pool) {
+  TERN_ASSIGN_OR_RETURN(const IsaTable* table, FindIsa(isa));
+  return std::unique_ptr<Ops>(new Ops(*table, pool));
+}
+
+std::vector<std::string> Ops::SupportedIsas() { return IsasOf(ReadCpuState()); }
+
+Ops::Ops(const IsaTable& table, ThreadPool& pool)
+    : table_(table), pool_(pool), scratch_(std::make_unique<Scratch>()) {}
+
+Ops::~Ops() = default;
+
+const char* Ops::isa() const { return table_.name; }
+
+Result<PackedMatrix> Ops::Pack(const TensorView& weight, Precision precision) const {
+  const DTypeInfo& info = InfoOf(weight.dtype);
+  if (!IsWeightType(weight.dtype)) {
+    return InvalidArgument(fmt::format("can't multiply by a weight of type {}", info.name));
+  }
+  if (weight.shape.rank() != 2) {
+    return InvalidArgument(
+        fmt::format("a weight matrix has two dimensions, not {}", weight.shape.ToString()));
+  }
+  const int64_t n = weight.shape[0], k = weight.shape[1];
+  if (k % info.block_elements != 0) {
+    return InvalidArgument(fmt::format("{} columns are no multiple of {}'s block of {}", k,
+                                       info.name, info.block_elements));
+  }
+  const auto elements = weight.shape.elements();
+  const auto bytes = elements ? StorageBytes(weight.dtype, static_cast<uint64_t>(*elements))
+                              : std::optional<uint64_t>();
+  if (!bytes || *bytes != weight.bytes.size()) {
+    return InvalidArgument(fmt::format("a {} weight {} does not have {} bytes", info.name,
+                                       weight.shape.ToString(), weight.bytes.size()));
+  }
+  PackedMatrix matrix;
+  matrix.rows_ = n;
+  matrix.columns_ = k;
+  const PackFormat format = PackFormatOf(weight.dtype, precision);
+  matrix.format_ = format;
+  if (n == 0 || k == 0) return matrix;
+  const int64_t panels = PanelsOf(n), stride = PanelLayoutOf(format, k).stride;
+  matrix.data_ = Buffer(static_cast<size_t>(panels * stride));
+  if (matrix.data_.data() == nullptr) {
+    return ResourceExhausted(fmt::format("no memory to pack a weight {} ({} bytes)",
+                                         weight.shape.ToString(), panels * stride));
+  }
+  std::byte* packed = matrix.data_.data();
+  ForRanges(pool_, panels, 65536 / stride,
+            [&](int64_t begin, int64_t end) { PackPanels(weight, format, begin, end, packed); });
+  return matrix;
+}
+
+void Ops::DequantizeRow(const TensorView& tensor, int64_t index, float* out) const {
+  const DTypeInfo& info = InfoOf(tensor.dtype);
+  const int64_t columns = tensor.shape[tensor.shape.rank() - 1];
+  const int64_t row_bytes = columns / info.block_elements * info.block_bytes;
+  DequantizeBlocks(tensor.dtype, tensor.bytes.data() + index * row_bytes, columns, out);
+}
+
+void Ops::RmsNorm(const float* x, int64_t rows, int64_t columns, const float* weight, float eps,
+                  float* y) const {
+  ForRanges(pool_, rows, kElementsPerChunk / std::max<int64_t>(columns, 1),
+            [&](int64_t begin, int64_t end) {
+              table_.rms_norm(x + begin * columns, end - begin, columns, weight, eps,
+                              y + begin * columns);
+            });
+}
+
+void Ops::Rope(float* x, int64_t rows, int64_t heads, int64_t head_dim, int64_t rotary_dims,
+               RopeStyle style, const float* cos, const float* sin) const {
+  const int64_t row_floats = heads * head_dim, half = rotary_dims / 2;
+  ForRanges(pool_, rows, kElementsPerChunk / std::max<int64_t>(row_floats, 1),
+            [&](int64_t begin, int64_t end) {
+              table_.rope(x + begin * row_floats, end - begin, heads, head_dim, rotary_dims,
+                          style == RopeStyle::kInterleaved, cos + begin * half, sin + begin * half);
+            });
+}
+
+void Ops::SiluMul(const float* gate, const float* up, int64_t n, float* out) const {
+  ForRanges(pool_, n, kElementsPerChunk / 2, [&](int64_t begin, int64_t end) {
+    table_.silu_mul(gate + begin, up + begin, end - begin, out + begin);
+  });
+}
+
+void Ops::Add(float* x, const float* y, int64_t n) const {
+  ForRanges(pool_, n, kElementsPerChunk,
+            [&](int64_t begin, int64_t end) { table_.add(x + begin, y + begin, end - begin); });
+}
+
+int64_t Ops::ArgMax(const float* x, int64_t n) const { return table_.arg_max(x, n); }
+
+float Ops::LogSumExp(const float* x, int64_t n) const {
+  const float largest = table_.largest(x, n);
+  if (std::isinf(largest)) return largest;
+  return static_cast<float>(largest + std::log(table_.sum_exp(x, n, largest)));
+}
+
+}  // namespace tern

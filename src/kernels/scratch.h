@@ -1,0 +1,21 @@
+// Ops::Scratch: memory that drivers reuse between calls. Grows, never shrinks.
+// Owned by Ops; thread: the one that calls Ops, workers use the part that the driver gives them.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "kernels/ops.h"
+
+namespace tern {
+
+struct Ops::Scratch {
+  // Activations of a MatMul, rounded to BF16 once for all targets, and their group sums.
+  std::vector<uint16_t> x_bf16;
+  std::vector<float> x_sums;
+  // Attention: per worker, a workspace and one block's states; and states of split chunks.
+  std::vector<float> workspaces;
+  std::vector<float> chunk_states;
+};
+
+}  // namespace tern
