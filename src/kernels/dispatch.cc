@@ -14,7 +14,7 @@ namespace {
 
 constexpr uint32_t Bit(int i) { return uint32_t{1} << i; }
 
-[[maybe_unused]] bool HasAvx2(const CpuState& s) {
+bool HasAvx2(const CpuState& s) {
   constexpr uint32_t kLeaf1 = Bit(12) | Bit(27) | Bit(28) | Bit(29);  // FMA OSXSAVE AVX F16C
   constexpr uint32_t kLeaf7 = Bit(5) | Bit(8);                        // AVX2 BMI2
   constexpr uint64_t kXmmYmm = 0x6;
@@ -22,7 +22,7 @@ constexpr uint32_t Bit(int i) { return uint32_t{1} << i; }
          (s.xcr0 & kXmmYmm) == kXmmYmm;
 }
 
-[[maybe_unused]] bool HasAvx512(const CpuState& s) {
+bool HasAvx512(const CpuState& s) {
   constexpr uint32_t kLeaf7Ebx = Bit(16) | Bit(17) | Bit(30) | Bit(31);  // F DQ BW VL
   constexpr uint32_t kLeaf7Ecx = Bit(1) | Bit(11);                       // VBMI VNNI
   constexpr uint32_t kLeaf71Eax = Bit(5);                                // BF16
@@ -42,6 +42,10 @@ struct Level {
 constexpr std::array kLevels = {
     Level{"ref", [](const CpuState&) { return true; }, FillRefTable},
     Level{"generic", [](const CpuState&) { return true; }, FillGenericTable},
+#if defined(__x86_64__)
+    Level{"avx2", HasAvx2, FillAvx2Table},
+    Level{"avx512", HasAvx512, FillAvx512Table},
+#endif
 };
 
 struct Tables {

@@ -1,0 +1,29 @@
+#include "kernels/cpu/isa_common.h"
+// The level's lanes come before the algorithms over them.
+#include "kernels/cpu/avx2/vec.h"
+// Algorithms.
+#include "kernels/cpu/attention.h"
+#include "kernels/cpu/elementwise.h"
+#include "kernels/cpu/matmul_f32.h"
+
+namespace tern {
+
+void FillAvx2Table(IsaTable* table) {
+  *table = {.name = "avx2",
+            .bf16_activations = false,
+            .matmul = MatMulF32,
+            .round_row = RoundRow,
+            .to_bf16 = ToBf16,
+            .rms_norm = RmsNorm,
+            .rope = Rope,
+            .silu_mul = SiluMul,
+            .add = AddTo,
+            .attention_chunk = AttentionChunk,
+            .attention_merge = AttentionMerge,
+            .attention_finish = AttentionFinish,
+            .largest = Largest,
+            .arg_max = ArgMax,
+            .sum_exp = SumExp};
+}
+
+}  // namespace tern

@@ -1,0 +1,263 @@
+// Matrix product with BF16 dot products: x rounded to BF16 once per product, weights exact, sums in
+// float32. Quantized integers are exact in BF16, so
+//   y = sum over groups g of d_g * (sum_k q_k x_k) + m_g * (sum_k x_k)
+// and only x is rounded. A group's inner sum starts at zero and adds pairs in column order; groups
+// are added in order. That order is the row's own: tiles of any number of rows give the same bits.
+// See kernels/cpu/isa_common.h for the rules of this file; vec.h of the level comes first.
+#pragma once
+
+#include "kernels/cpu/matmul_f32.h"
+
+namespace tern {
+namespace {
+
+// A pair of columns of 16 rows as BF16.
+inline __m512bh LoadPair(const std::byte* p) { return (__m512bh)_mm512_loadu_si512(p); }
+inline __m512 Dot(__m512 sum, __m512bh weights, const uint16_t* x_pair) {
+  int32_t pair;
+  __builtin_memcpy(&pair, x_pair, sizeof(pair));
+  return _mm512_dpbf16_ps(sum, weights, (__m512bh)_mm512_set1_epi32(pair));
+}
+
+// BF16 of the integers first .. first + 31 for _mm512_permutexvar_epi16. kMask folds the index:
+// 15 repeats a table of 16 entries.
+inline __m512i Bf16Table(int first, int mask) {
+  uint16_t table[32];
+  for (int i = 0; i < 32; ++i) {
+    const auto value = static_cast<float>((i & mask) + first);
+    uint32_t bits;
+    __builtin_memcpy(&bits, &value, sizeof(bits));
+    table[i] = static_cast<uint16_t>(bits >> 16);
+  }
+  return _mm512_loadu_si512(table);
+}
+
+// One struct per format: how a group's weights become BF16 pairs, and its scales.
+//   kColumns: of a group; kPairs: pairs that one Expand gives; kMinimum: whether there is an m_g.
+
+struct NibbleTable {
+  static constexpr int kColumns = 32, kPairs = 4;
+  // vpermw looks at five index bits: the sixth and later ones need no masking, the fifth folds.
+  void Lookup(const std::byte* quants, __m512bh pairs[kPairs]) const {
+    const __m512i words = _mm512_loadu_si512(quants);
+    pairs[0] = (__m512bh)_mm512_permutexvar_epi16(words, table);
+    pairs[1] = (__m512bh)_mm512_permutexvar_epi16(_mm512_srli_epi16(words, 4), table);
+    pairs[2] = (__m512bh)_mm512_permutexvar_epi16(_mm512_srli_epi16(words, 8), table);
+    pairs[3] = (__m512bh)_mm512_permutexvar_epi16(_mm512_srli_epi16(words, 12), table);
+  }
+  __m512i table;
+};
+
+// Where a panel's regions lie.
+struct Panel {
+  const std::byte *super, *scales, *quants;
+};
+
+struct Q4_0Weights : NibbleTable {
+  static constexpr bool kMinimum = false;
+  Q4_0Weights() : NibbleTable{Bf16Table(-8, 15)} {}
+  void Expand(const Panel& panel, int64_t column, __m512bh pairs[kPairs]) const {
+    Lookup(panel.quants + column * 8, pairs);
+  }
+  static Vec Scale(const Panel& panel, int64_t group) { return LoadF16(panel.scales + group * 32); }
+  static Vec Minimum(const Panel&, int64_t) { return Zero(); }
+};
+
+struct Q4_1Weights : NibbleTable {
+  static constexpr bool kMinimum = true;
+  Q4_1Weights() : NibbleTable{Bf16Table(0, 15)} {}
+  void Expand(const Panel& panel, int64_t column, __m512bh pairs[kPairs]) const {
+    Lookup(panel.quants + column * 8, pairs);
+  }
+  static Vec Scale(const Panel& panel, int64_t group) { return LoadF16(panel.scales + group * 64); }
+  static Vec Minimum(const Panel& panel, int64_t group) {
+    return LoadF16(panel.scales + group * 64 + 32);
+  }
+};
+
+struct Q4_KWeights : NibbleTable {
+  static constexpr bool kMinimum = true;
+  Q4_KWeights() : NibbleTable{Bf16Table(0, 15)} {}
+  void Expand(const Panel& panel, int64_t column, __m512bh pairs[kPairs]) const {
+    Lookup(panel.quants + column * 8, pairs);
+  }
+  static Vec Scale(const Panel& panel, int64_t group) {
+    return Mul(LoadF16(panel.super + group / 8 * 64), ToFloat(LoadU8(panel.scales + group * 32)));
+  }
+  static Vec Minimum(const Panel& panel, int64_t group) {
+    const Vec m = Mul(LoadF16(panel.super + group / 8 * 64 + 32),
+                      ToFloat(LoadU8(panel.scales + group * 32 + 16)));
+    return Sub(Zero(), m);
+  }
+};
+
+struct Q8_0Weights {
+  static constexpr int kColumns = 32, kPairs = 4;
+  static constexpr bool kMinimum = false;
+  void Expand(const Panel& panel, int64_t column, __m512bh pairs[kPairs]) const {
+    const std::byte* quants = panel.quants + column * 16;
+    for (int i = 0; i < kPairs; ++i, quants += 32) {
+      pairs[i] = _mm512_cvtne2ps_pbh(ToFloat(LoadI8(quants + 16)).v, ToFloat(LoadI8(quants)).v);
+    }
+  }
+  static Vec Scale(const Panel& panel, int64_t group) { return LoadF16(panel.scales + group * 32); }
+  static Vec Minimum(const Panel&, int64_t) { return Zero(); }
+};
+
+struct Q6_KWeights {
+  static constexpr int kColumns = 16, kPairs = 8;
+  static constexpr bool kMinimum = false;
+  __m512i low = Bf16Table(-32, 31), high = Bf16Table(0, 31);
+  // vpermt2w looks at six index bits.
+  __m512bh Lookup(__m512i q) const { return (__m512bh)_mm512_permutex2var_epi16(low, q, high); }
+  void Expand(const Panel& panel, int64_t column, __m512bh pairs[kPairs]) const {
+    const std::byte* quants = panel.quants + column * 12;
+    const __m512i w0 = _mm512_loadu_si512(quants), w1 = _mm512_loadu_si512(quants + 64),
+                  w2 = _mm512_loadu_si512(quants + 128), two = _mm512_set1_epi16(0x30);
+    pairs[0] = Lookup(w0);
+    pairs[1] = Lookup(_mm512_srli_epi16(w0, 6));
+    pairs[2] = Lookup(w1);
+    pairs[3] = Lookup(_mm512_srli_epi16(w1, 6));
+    pairs[4] = Lookup(w2);
+    pairs[5] = Lookup(_mm512_srli_epi16(w2, 6));
+    constexpr int kOrAnd = 0xF8;  // a | (b & c)
+    pairs[6] = Lookup(_mm512_ternarylogic_epi32(_mm512_srli_epi16(w0, 12), _mm512_srli_epi16(w2, 8),
+                                                two, kOrAnd));
+    pairs[7] = Lookup(_mm512_ternarylogic_epi32(_mm512_srli_epi16(w1, 12),
+                                                _mm512_srli_epi16(w2, 10), two, kOrAnd));
+  }
+  static Vec Scale(const Panel& panel, int64_t group) {
+    return Mul(LoadF16(panel.super + group / 16 * 32), ToFloat(LoadI8(panel.scales + group * 16)));
+  }
+  static Vec Minimum(const Panel&, int64_t) { return Zero(); }
+};
+
+// sums[r][16] of kRows rows of a quantized panel.
+template <typename Weights>
+struct GroupedRows {
+  template <int kRows>
+  struct Block {
+    static void Run(const Weights* weights, const Panel* panel, int64_t k, const uint16_t* x,
+                    int64_t x_stride, const float* x_sums, int64_t groups, float* sums) {
+      __m512 sum[kRows];
+      for (int r = 0; r < kRows; ++r) sum[r] = _mm512_setzero_ps();
+      for (int64_t column = 0, group = 0; column < k; ++group) {
+        __m512 part[kRows];
+        for (int r = 0; r < kRows; ++r) part[r] = _mm512_setzero_ps();
+        for (int i = 0; i < Weights::kColumns / 2; i += Weights::kPairs) {
+          __m512bh pairs[Weights::kPairs];
+          weights->Expand(*panel, column, pairs);
+          for (int p = 0; p < Weights::kPairs; ++p, column += 2) {
+            for (int r = 0; r < kRows; ++r)
+              part[r] = Dot(part[r], pairs[p], x + r * x_stride + column);
+          }
+        }
+        const __m512 scale = Weights::Scale(*panel, group).v;
+        for (int r = 0; r < kRows; ++r) sum[r] = _mm512_fmadd_ps(scale, part[r], sum[r]);
+        if constexpr (Weights::kMinimum) {
+          const __m512 minimum = Weights::Minimum(*panel, group).v;
+          for (int r = 0; r < kRows; ++r) {
+            sum[r] = _mm512_fmadd_ps(minimum, _mm512_set1_ps(x_sums[r * groups + group]), sum[r]);
+          }
+        }
+      }
+      for (int r = 0; r < kRows; ++r) _mm512_storeu_ps(sums + r * kLanes, sum[r]);
+    }
+  };
+};
+
+constexpr int kGroupedTileRows = 12;
+
+template <typename Weights>
+void MatMulGrouped(const MatMulArgs& args, int64_t panel_begin, int64_t panel_end,
+                   int64_t row_begin, int64_t row_end) {
+  const Weights weights;
+  const PanelLayout layout = PanelLayoutOf(args.format, args.k);
+  const int64_t groups = (args.k + 31) / 32;
+  alignas(64) float sums[kGroupedTileRows * kLanes];
+  for (int64_t n = panel_begin; n < panel_end; ++n) {
+    const std::byte* base = args.weight + n * layout.stride;
+    const Panel panel{base + layout.super, base + layout.scales, base + layout.quants};
+    for (int64_t row = row_begin; row < row_end; row += kGroupedTileRows) {
+      RunBlock<GroupedRows<Weights>::template Block, kGroupedTileRows>(
+          row_end - row, &weights, &panel, args.k, args.x_bf16 + row * args.x_bf16_stride,
+          args.x_bf16_stride, args.x_sums + row * groups, groups, static_cast<float*>(sums));
+      StoreSums(args, n, row, MinOf(kGroupedTileRows, row_end - row), sums);
+    }
+  }
+}
+
+// sums[panel][r][16] of kRows rows and kPanels neighbouring BF16 panels.
+template <int kPanels>
+struct Bf16Tile {
+  template <int kRows>
+  struct Block {
+    static void Run(const std::byte* panels, int64_t panel_stride, int64_t k, const uint16_t* x,
+                    int64_t x_stride, float* sums) {
+      __m512 sum[kPanels][kRows];
+      for (int p = 0; p < kPanels; ++p) {
+        for (int r = 0; r < kRows; ++r) sum[p][r] = _mm512_setzero_ps();
+      }
+      for (int64_t column = 0; column < k; column += 2) {
+        __m512bh pair[kPanels];
+        for (int p = 0; p < kPanels; ++p)
+          pair[p] = LoadPair(panels + p * panel_stride + column * 32);
+        for (int r = 0; r < kRows; ++r) {
+          for (int p = 0; p < kPanels; ++p) {
+            sum[p][r] = Dot(sum[p][r], pair[p], x + r * x_stride + column);
+          }
+        }
+      }
+      for (int p = 0; p < kPanels; ++p) {
+        for (int r = 0; r < kRows; ++r)
+          _mm512_storeu_ps(sums + (p * kRows + r) * kLanes, sum[p][r]);
+      }
+    }
+  };
+};
+
+constexpr int kBf16TileRows = 12;
+
+template <int kPanels>
+void MatMulBf16Panels(const MatMulArgs& args, int64_t panel, int64_t row_begin, int64_t row_end) {
+  const int64_t stride = PanelLayoutOf(kPackBf16, args.k).stride;
+  alignas(64) float sums[kPanels * kBf16TileRows * kLanes];
+  for (int64_t row = row_begin; row < row_end; row += kBf16TileRows) {
+    const int64_t rows = MinOf(kBf16TileRows, row_end - row);
+    RunBlock<Bf16Tile<kPanels>::template Block, kBf16TileRows>(
+        rows, args.weight + panel * stride, stride, args.k, args.x_bf16 + row * args.x_bf16_stride,
+        args.x_bf16_stride, static_cast<float*>(sums));
+    for (int p = 0; p < kPanels; ++p)
+      StoreSums(args, panel + p, row, rows, sums + p * rows * kLanes);
+  }
+}
+
+void MatMulBf16(const MatMulArgs& args, int64_t panel_begin, int64_t panel_end, int64_t row_begin,
+                int64_t row_end) {
+  int64_t panel = panel_begin;
+  for (; panel + 2 <= panel_end; panel += 2) MatMulBf16Panels<2>(args, panel, row_begin, row_end);
+  if (panel < panel_end) MatMulBf16Panels<1>(args, panel, row_begin, row_end);
+}
+
+void MatMul(const MatMulArgs& args, int64_t panel_begin, int64_t panel_end, int64_t row_begin,
+            int64_t row_end) {
+  switch (args.format) {
+    case kPackF32:
+      return MatMulF32(args, panel_begin, panel_end, row_begin, row_end);
+    case kPackBf16:
+      return MatMulBf16(args, panel_begin, panel_end, row_begin, row_end);
+    case kPackQ4_0:
+      return MatMulGrouped<Q4_0Weights>(args, panel_begin, panel_end, row_begin, row_end);
+    case kPackQ4_1:
+      return MatMulGrouped<Q4_1Weights>(args, panel_begin, panel_end, row_begin, row_end);
+    case kPackQ4_K:
+      return MatMulGrouped<Q4_KWeights>(args, panel_begin, panel_end, row_begin, row_end);
+    case kPackQ8_0:
+      return MatMulGrouped<Q8_0Weights>(args, panel_begin, panel_end, row_begin, row_end);
+    case kPackQ6_K:
+      return MatMulGrouped<Q6_KWeights>(args, panel_begin, panel_end, row_begin, row_end);
+  }
+}
+
+}  // namespace
+}  // namespace tern

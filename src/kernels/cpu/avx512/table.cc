@@ -1,0 +1,30 @@
+#include "kernels/cpu/isa_common.h"
+// The level's lanes come before the algorithms over them.
+#include "kernels/cpu/avx512/vec.h"
+// Algorithms.
+#include "kernels/cpu/attention.h"
+#include "kernels/cpu/avx512/matmul_bf16.h"
+#include "kernels/cpu/elementwise.h"
+#include "kernels/cpu/matmul_f32.h"
+
+namespace tern {
+
+void FillAvx512Table(IsaTable* table) {
+  *table = {.name = "avx512",
+            .bf16_activations = true,
+            .matmul = MatMul,
+            .round_row = RoundRow,
+            .to_bf16 = ToBf16,
+            .rms_norm = RmsNorm,
+            .rope = Rope,
+            .silu_mul = SiluMul,
+            .add = AddTo,
+            .attention_chunk = AttentionChunk,
+            .attention_merge = AttentionMerge,
+            .attention_finish = AttentionFinish,
+            .largest = Largest,
+            .arg_max = ArgMax,
+            .sum_exp = SumExp};
+}
+
+}  // namespace tern
