@@ -63,23 +63,24 @@ Result<T> Named(Result<T> result, const std::string& path) {
   return result.status().WithContext(path);
 }
 
-Result<std::shared_ptr<const Tokenizer>> LoadTokenizerJson(const std::string& path) {
-  TERN_ASSIGN_OR_RETURN(const std::string json, ReadFile(path, kMaxTokenizerBytes));
+// tokenizer.json or tiktoken.model, with the tokenizer_config.json beside it.
+using FromBytes = Result<std::shared_ptr<const Tokenizer>> (*)(std::string_view, std::string_view);
+Result<std::shared_ptr<const Tokenizer>> LoadTokenizerFile(const std::string& path,
+                                                           FromBytes from_bytes) {
+  TERN_ASSIGN_OR_RETURN(const std::string bytes, ReadFile(path, kMaxTokenizerBytes));
   std::string config;
   if (const std::string beside = FolderOf(path) + "/tokenizer_config.json"; FileExists(beside)) {
     TERN_ASSIGN_OR_RETURN(config, ReadFile(beside, kMaxTokenizerBytes));
   }
-  return Named(Tokenizer::FromTokenizerJson(json, config), path);
+  return Named(from_bytes(bytes, config), path);
 }
 
 }  // namespace
 
 Result<std::shared_ptr<const Tokenizer>> LoadTokenizer(const std::string& path) {
   if (IsDirectory(path)) {
-    const std::string json = path + "/tokenizer.json";
-    if (FileExists(json)) return LoadTokenizerJson(json);
-    if (FileExists(path + "/tiktoken.model")) {
-      return Unimplemented(path + "/tiktoken.model: tiktoken files are not supported yet");
+    for (const char* name : {"/tokenizer.json", "/tiktoken.model"}) {
+      if (FileExists(path + name)) return LoadTokenizer(path + name);
     }
     return NotFound(fmt::format("{} has neither tokenizer.json nor tiktoken.model", path));
   }
@@ -88,14 +89,12 @@ Result<std::shared_ptr<const Tokenizer>> LoadTokenizer(const std::string& path) 
     TERN_ASSIGN_OR_RETURN(TokenizerSpec spec, SpecOf(std::move(gguf), path));
     return Named(Tokenizer::FromSpec(std::move(spec)), path);
   }
-  if (path.ends_with(".json")) return LoadTokenizerJson(path);
+  if (path.ends_with(".json")) return LoadTokenizerFile(path, Tokenizer::FromTokenizerJson);
+  if (path.ends_with(".model")) return LoadTokenizerFile(path, Tokenizer::FromTiktoken);
   if (path.ends_with(".safetensors")) return LoadTokenizer(FolderOf(path));
   if (!FileExists(path)) return NotFound(fmt::format("cannot open {}: no such file", path));
-  if (path.ends_with(".model")) {
-    return Unimplemented(path + ": tiktoken files are not supported yet");
-  }
   return InvalidArgument(
-      fmt::format("{} is no tokenizer: give a folder, FILE.gguf or FILE.json", path));
+      fmt::format("{} is no tokenizer: give a folder, FILE.gguf, FILE.json or FILE.model", path));
 }
 
 namespace {

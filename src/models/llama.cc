@@ -193,13 +193,14 @@ Result<std::unique_ptr<Model>> LlamaModel::Load(std::unique_ptr<Checkpoint> chec
       .head_dim = shape.head_dim,
       .scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(shape.head_dim)))};
 
+  // The largest matrix first: while it is packed it exists twice, and nothing else is resident yet.
+  TERN_ASSIGN_OR_RETURN(model->head_,
+                        loader.Matrix(shape.tied ? "model.embed_tokens.weight" : "lm_head.weight",
+                                      shape.vocab, shape.hidden));
   for (int64_t i = 0; i < shape.layers; ++i) {
     TERN_RETURN_IF_ERROR(model->LoadLayer(loader, model->layers_.emplace_back(), i));
   }
   TERN_ASSIGN_OR_RETURN(model->final_norm_, loader.Vector("model.norm.weight", shape.hidden));
-  TERN_ASSIGN_OR_RETURN(model->head_,
-                        loader.Matrix(shape.tied ? "model.embed_tokens.weight" : "lm_head.weight",
-                                      shape.vocab, shape.hidden));
   TERN_ASSIGN_OR_RETURN(
       const CheckpointTensor* embedding,
       files.Require("model.embed_tokens.weight", Shape{shape.vocab, shape.hidden}));

@@ -26,19 +26,19 @@ struct ForwardRun {
 };
 
 struct ForwardBatch {
-  std::span<const int32_t> tokens;       // [rows]
-  std::span<const ForwardRun> runs;      // in row order, covering all rows
-  std::span<const int32_t> logit_rows;   // rows whose logits are wanted, ascending
+  std::span<const int32_t> tokens;      // [rows]
+  std::span<const ForwardRun> runs;     // in row order, covering all rows
+  std::span<const int32_t> logit_rows;  // rows whose logits are wanted, ascending
 };
 
 struct ModelInfo {
-  std::string architecture;      // "LlamaForCausalLM"
-  std::string model_type;        // "llama"
+  std::string architecture;  // "LlamaForCausalLM"
+  std::string model_type;    // "llama"
   int64_t vocab_size = 0;
-  int64_t context_length = 0;    // positions the checkpoint was made for
+  int64_t context_length = 0;  // positions the checkpoint was made for
   std::vector<KvLayerSpec> kv_layers;
-  std::vector<int32_t> eos_token_ids;  // from generation_config.json, config.json or GGUF
-  uint64_t weight_bytes = 0;     // resident, packed
+  std::vector<int32_t> eos_token_ids;    // from generation_config.json, config.json or GGUF
+  uint64_t weight_bytes = 0;             // resident, packed
   uint64_t workspace_bytes_per_row = 0;  // activations of one batch row, for the memory plan
 };
 
