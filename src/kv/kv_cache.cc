@@ -19,11 +19,13 @@ KvCache::KvCache(PagePool pool, Options options)
     : pool_(std::move(pool)), radix_(pool_), options_(options) {}
 
 int64_t KvCache::MatchPrefix(const CacheNamespace& space, std::span<const int32_t> tokens,
-                             KvLease* lease) {
+                             int64_t first_decode_row, KvLease* lease) {
   TERN_CHECK(lease->pages() == 0);
   if (!options_.reuse_prefixes || tokens.empty()) return 0;
+  size_t usable = tokens.size() - 1;
+  if (!options_.reuse_decode_rows) usable = std::min(usable, static_cast<size_t>(first_decode_row));
   std::vector<PageRef> found;
-  lease->prefix_ = radix_.MatchAndLock(space, tokens.first(tokens.size() - 1), &found);
+  lease->prefix_ = radix_.MatchAndLock(space, tokens.first(usable), &found);
   for (const PageRef page : found) Append(page, lease);
   return lease->pages() * format().page_tokens();
 }
@@ -66,7 +68,7 @@ void KvCache::Commit(const CacheNamespace& space, std::span<const int32_t> token
 void KvCache::Release(KvLease* lease) {
   const size_t shared = static_cast<size_t>(lease->shared_pages());
   for (size_t i = shared; i < lease->expected_.size(); ++i) pool_.Free(lease->expected_[i]);
-  if (fault_ == KvFault::kFreeWhileReferenced && shared > 0) pool_.Free(lease->expected_[0]);
+  if (faults_.free_while_referenced && shared > 0) pool_.Free(lease->expected_[0]);
   radix_.Unlock(lease->prefix_);
   lease->prefix_ = nullptr;
   lease->expected_.clear();
@@ -96,10 +98,10 @@ void KvCache::Append(PageRef page, KvLease* lease) {
   lease->block_table_.push_back(pool_.base(page.id));
 }
 
-void KvCache::InjectFault(KvFault fault) {
-  fault_ = fault;
-  pool_.InjectFault(fault);
-  radix_.InjectFault(fault);
+void KvCache::InjectFaults(KvFaults faults) {
+  faults_ = faults;
+  pool_.InjectFaults(faults);
+  radix_.InjectFaults(faults);
 }
 
 Status KvCache::CheckInvariants(std::span<const KvLease* const> leases) const {

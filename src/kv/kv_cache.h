@@ -40,16 +40,18 @@ class KvCache {
  public:
   struct Options {
     bool reuse_prefixes = true;
-    // Whether rows that decode wrote may serve another sequence's prompt. Only where both row forms
-    // are one (grouped-query attention) is that bit-equal.
+    // Whether rows that decode wrote may serve another sequence's prompt, and the other way round.
+    // Only where both row forms are one (grouped-query attention) is that bit-equal.
     bool reuse_decode_rows = true;
   };
   static Result<std::unique_ptr<KvCache>> Create(PageFormat format, int64_t pages,
                                                  uint64_t boot_nonce, Options options);
 
   // Gives an empty lease the longest cached prefix of `tokens`, in whole pages and leaving at least
-  // one token to compute. Returns the number of tokens found.
-  int64_t MatchPrefix(const CacheNamespace& space, std::span<const int32_t> tokens, KvLease* lease);
+  // one token to compute. Rows from `first_decode_row` on are wanted in the decode form: where
+  // forms differ, cached ones don't serve. Returns the number of tokens found.
+  int64_t MatchPrefix(const CacheNamespace& space, std::span<const int32_t> tokens,
+                      int64_t first_decode_row, KvLease* lease);
   // Grows the lease to hold `positions` positions, evicting cached pages as needed. False, and no
   // change, when there are not enough pages.
   [[nodiscard]] bool Reserve(int64_t positions, KvLease* lease);
@@ -94,7 +96,7 @@ class KvCache {
   Status CheckInvariants(std::span<const KvLease* const> leases) const;
 
   // For tests: mistakes to make, and the bytes of a page to damage.
-  void InjectFault(KvFault fault);
+  void InjectFaults(KvFaults faults);
   std::byte* MutablePage(PageId page) { return pool_.base(page); }
 
  private:
@@ -105,7 +107,7 @@ class KvCache {
   RadixCache radix_;
   const Options options_;
   int64_t evicted_pages_ = 0;
-  KvFault fault_ = KvFault::kNone;
+  KvFaults faults_;
 };
 
 }  // namespace tern

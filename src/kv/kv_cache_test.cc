@@ -52,7 +52,7 @@ TEST(KvCache, ACommittedPrefixIsFoundAndEvictedWhenNeeded) {
   EXPECT_EQ(a.pages(), 3);
 
   KvLease b;
-  EXPECT_EQ(cache->MatchPrefix({}, tokens, &b), 4);
+  EXPECT_EQ(cache->MatchPrefix({}, tokens, 5, &b), 4);
   EXPECT_EQ(cache->View(b).pages[1], cache->View(a).pages[1]);
   EXPECT_TRUE(Check(*cache, {&a, &b}).ok());
   cache->Release(&a);
@@ -72,7 +72,7 @@ TEST(KvCache, AMatchLeavesOneTokenToCompute) {
   KvLease a, b;
   ASSERT_TRUE(cache->Reserve(4, &a));
   cache->Commit({}, tokens, 4, 4, &a);
-  EXPECT_EQ(cache->MatchPrefix({}, tokens, &b), 2);
+  EXPECT_EQ(cache->MatchPrefix({}, tokens, 5, &b), 2);
   cache->Release(&a);
   cache->Release(&b);
 }
@@ -85,6 +85,10 @@ TEST(KvCache, DecodeRowsAreKeptBackWhereFormsDiffer) {
     cache->Commit({}, Tokens{1, 2, 3, 4, 5, 6}, 6, 3, &a);
     EXPECT_EQ(a.shared_pages(), reuse ? 3 : 1);
     cache->Release(&a);
+    // A recomputed answer must not take rows that a prompt left: its first row is number 1.
+    KvLease b;
+    EXPECT_EQ(cache->MatchPrefix({}, Tokens{1, 2, 3, 4, 5}, 1, &b), reuse ? 4 : 0);
+    cache->Release(&b);
   }
 }
 
@@ -93,7 +97,7 @@ TEST(KvCache, TheDisabledCacheFindsNothing) {
   KvLease a, b;
   ASSERT_TRUE(cache->Reserve(4, &a));
   cache->Commit({}, Tokens{1, 2, 3, 4}, 4, 4, &a);
-  EXPECT_EQ(cache->MatchPrefix({}, Tokens{1, 2, 3, 4}, &b), 0);
+  EXPECT_EQ(cache->MatchPrefix({}, Tokens{1, 2, 3, 4}, 4, &b), 0);
   cache->Release(&a);
   EXPECT_EQ(cache->pool().count(PageState::kFree), 4);
 }
@@ -125,7 +129,7 @@ TEST(KvCache, EveryHolderOfAQuarantinedPageFailsItsCheck) {
   KvLease a, b, c;
   ASSERT_TRUE(cache->Reserve(5, &a));
   cache->Commit({}, tokens, 4, 4, &a);
-  ASSERT_EQ(cache->MatchPrefix({}, tokens, &b), 4);
+  ASSERT_EQ(cache->MatchPrefix({}, tokens, 5, &b), 4);
   ASSERT_TRUE(cache->Reserve(2, &c));
   cache->QuarantinePage(a, 0);
   EXPECT_EQ(cache->FindMismatch(a), 0);

@@ -1,16 +1,15 @@
-// KvFault: mistakes that the KV cache can be told to make, so that tests can show that tags,
-// invariants and the simulator catch them. Never set outside tests.
+// KvFaults: mistakes that the KV cache can be told to make, so that tests can show that tags,
+// invariants and the simulator catch them. All off outside tests. Thread: values.
 #pragma once
-
-#include <cstdint>
 
 namespace tern {
 
-enum class KvFault : uint8_t {
-  kNone,
-  kReuseWithoutNewTag,   // freeing and allocating keep the old tag
-  kFreeWhileReferenced,  // releasing a lease also frees a page that the prefix cache still lists
-  kMatchAcrossSalts,     // the prefix cache ignores extra_key and cache_salt
+struct KvFaults {
+  bool reuse_without_new_tag = false;  // freeing and allocating keep a page's old tag
+  bool free_while_referenced = false;  // releasing a lease frees a page that the tree still lists
+  bool match_across_salts = false;     // the prefix cache ignores extra_key and cache_salt
+
+  friend bool operator==(const KvFaults&, const KvFaults&) = default;
 };
 
 }  // namespace tern

@@ -6,8 +6,6 @@
 #include <limits>
 #include <utility>
 
-#include "base/check.h"
-
 namespace tern {
 
 Result<PagePool> PagePool::Create(PageFormat format, int64_t pages, uint64_t boot_nonce) {
@@ -50,8 +48,8 @@ std::optional<PageRef> PagePool::Alloc() {
 }
 
 void PagePool::Free(PageRef page) {
-  if (tag(page.id) != page.tag) return;
-  TERN_CHECK(state(page.id) == PageState::kHeld || state(page.id) == PageState::kCached);
+  const bool in_use = state(page.id) == PageState::kHeld || state(page.id) == PageState::kCached;
+  if (!in_use || tag(page.id) != page.tag) return;
   SetState(page.id, PageState::kFree);
   Retag(page.id);
   free_.push_back(page.id);
@@ -81,7 +79,7 @@ void PagePool::SetState(PageId page, PageState state) {
 }
 
 void PagePool::Retag(PageId page) {
-  const bool keep = fault_ == KvFault::kReuseWithoutNewTag && tag(page) != PageTag::kNever;
+  const bool keep = faults_.reuse_without_new_tag && tag(page) != PageTag::kNever;
   if (!keep) tags_[Index(page)] = tag_source_.Next();
   header(page) = {.tag = static_cast<uint64_t>(tag(page)),
                   .format = static_cast<uint32_t>(format_.format()),
@@ -94,7 +92,8 @@ Status PagePool::CheckInvariants() const {
   for (size_t i = 0; i < states_.size(); ++i) {
     ++counts[static_cast<size_t>(states_[i])];
     const PageId page{static_cast<uint32_t>(i)};
-    if (PageTag{header(page).tag} != tags_[i]) {
+    // A page that was never used has no header yet; reading it would make it resident.
+    if (tags_[i] != PageTag::kNever && PageTag{header(page).tag} != tags_[i]) {
       return Internal(fmt::format("KV page {}: header tag {:#x}, side table {:#x}", i,
                                   header(page).tag, static_cast<uint64_t>(tags_[i])));
     }

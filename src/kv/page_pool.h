@@ -64,7 +64,7 @@ class PagePool {
   // Errors: kInternal, naming the first page at fault.
   Status CheckInvariants() const;
 
-  void InjectFault(KvFault fault) { fault_ = fault; }
+  void InjectFaults(KvFaults faults) { faults_ = faults; }
 
  private:
   PagePool(PageFormat format, int64_t pages, uint64_t boot_nonce);
@@ -87,7 +87,7 @@ class PagePool {
   std::vector<PageState> states_;
   std::vector<PageId> free_;  // a stack
   int64_t counts_[4] = {};    // by PageState
-  KvFault fault_ = KvFault::kNone;
+  KvFaults faults_;
 };
 
 }  // namespace tern

@@ -37,7 +37,7 @@ RadixCache::~RadixCache() = default;
 
 const CacheNamespace& RadixCache::Effective(const CacheNamespace& space) const {
   static const CacheNamespace kShared;
-  return fault_ == KvFault::kMatchAcrossSalts ? kShared : space;
+  return faults_.match_across_salts ? kShared : space;
 }
 
 uint64_t RadixCache::Chain(const Space& space, const Node* parent,

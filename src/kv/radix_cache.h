@@ -73,7 +73,7 @@ class RadixCache {
   // that holders have now; every cached page belongs to one node. Errors: kInternal.
   Status CheckInvariants(std::span<const Node* const> locked) const;
 
-  void InjectFault(KvFault fault) { fault_ = fault; }
+  void InjectFaults(KvFaults faults) { faults_ = faults; }
 
  private:
   struct Space;
@@ -99,7 +99,7 @@ class RadixCache {
   std::map<uint64_t, Node*> lru_;  // unlocked leaves by last use; one path has one time
   int64_t evictable_pages_ = 0;    // unlocked nodes
   uint64_t now_ = 0;
-  KvFault fault_ = KvFault::kNone;
+  KvFaults faults_;
 };
 
 }  // namespace tern

@@ -1,0 +1,38 @@
+#include "engine/engine.h"
+
+#include <utility>
+
+#include "base/log.h"
+#include "base/rng.h"
+#include "base/topology.h"
+#include "engine/engine_thread.h"
+
+namespace tern {
+
+Result<std::unique_ptr<Engine>> Engine::Start(Model& model, Ops& ops, EngineOptions options,
+                                              MetricRegistry& registry, const Clock& clock) {
+  if (options.max_queued_requests < 1) {
+    return InvalidArgument("max_queued_requests must be 1 or more");
+  }
+  // The weights are loaded already: what they took was available before.
+  const MemoryPlanInput input = {
+      .kv_format = options.kv_format,
+      .page_tokens = options.page_tokens,
+      .max_total_tokens = options.max_total_tokens,
+      .mem_fraction_static = options.mem_fraction_static,
+      .available_bytes = AvailableMemoryBytes() + model.info().weight_bytes,
+      .max_running_requests = options.max_running_requests,
+      .chunked_prefill_size = options.chunked_prefill_size,
+      .context_length = options.context_length};
+  TERN_ASSIGN_OR_RETURN(const MemoryPlan plan, PlanMemory(model.info(), input));
+  TERN_LOG(kInfo, "memory: {}", plan.Summary());
+  auto metrics = std::make_unique<EngineMetrics>(registry);
+  metrics->SetPlan(plan, options.page_tokens);
+  TERN_ASSIGN_OR_RETURN(
+      std::unique_ptr<EngineCore> core,
+      EngineCore::Create(model, ops.pool(), options, plan, RandomSeed(), clock, metrics.get()));
+  return std::unique_ptr<Engine>(std::make_unique<EngineThread>(
+      std::move(core), std::move(metrics), clock, options.max_queued_requests));
+}
+
+}  // namespace tern

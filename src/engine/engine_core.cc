@@ -1,0 +1,360 @@
+#include "engine/engine_core.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "base/log.h"
+#include "base/rng.h"
+#include "base/trace.h"
+
+namespace tern {
+namespace {
+
+constexpr int64_t kMaxTopLogprobs = 20;
+
+// Grouped-query attention computes prompt and generated rows alike; MLA does not.
+bool HasOneRowForm(const ModelInfo& info) {
+  return std::all_of(info.kv_layers.begin(), info.kv_layers.end(), [](const KvLayerSpec& layer) {
+    return layer.kind == KvLayerSpec::Kind::kGqa;
+  });
+}
+
+}  // namespace
+
+Result<std::unique_ptr<EngineCore>> EngineCore::Create(Model& model, ThreadPool& pool,
+                                                       const EngineOptions& options,
+                                                       const MemoryPlan& plan, uint64_t boot_nonce,
+                                                       const Clock& clock, EngineMetrics* metrics) {
+  const ModelInfo& info = model.info();
+  TERN_ASSIGN_OR_RETURN(PageFormat format,
+                        PageFormat::Make(info.kv_layers, options.kv_format, options.page_tokens));
+  const KvCache::Options kv_options = {.reuse_prefixes = !options.disable_radix_cache,
+                                       .reuse_decode_rows = HasOneRowForm(info)};
+  TERN_ASSIGN_OR_RETURN(std::unique_ptr<KvCache> kv,
+                        KvCache::Create(std::move(format), plan.pages, boot_nonce, kv_options));
+  const uint64_t seed = options.random_seed != 0 ? options.random_seed : RandomSeed();
+  std::unique_ptr<EngineCore> core(
+      new EngineCore(model, pool, options, plan, seed, clock, metrics, std::move(kv)));
+  if (core->logits_.data() == nullptr) return ResourceExhausted("no memory for logits");
+  return core;
+}
+
+EngineCore::EngineCore(Model& model, ThreadPool& pool, const EngineOptions& options,
+                       const MemoryPlan& plan, uint64_t random_seed, const Clock& clock,
+                       EngineMetrics* metrics, std::unique_ptr<KvCache> kv)
+    : model_(model),
+      pool_(pool),
+      clock_(clock),
+      metrics_(metrics),
+      plan_(plan),
+      random_seed_(random_seed),
+      max_sequence_tokens_(std::min(plan.context_length, plan.total_tokens)),
+      kv_(std::move(kv)),
+      scheduler_({.max_running_requests = options.max_running_requests,
+                  .chunk_tokens = options.chunked_prefill_size},
+                 *kv_),
+      logits_(static_cast<size_t>(options.max_running_requests) *
+              static_cast<size_t>(model.info().vocab_size) * sizeof(float)) {}
+
+Status EngineCore::Validate(const GenerateRequest& request) const {
+  TERN_RETURN_IF_ERROR(ValidateSampling(request.sampling));
+  if (request.top_logprobs < 0 || request.top_logprobs > kMaxTopLogprobs) {
+    return InvalidArgument(fmt::format("top_logprobs must be in 0..{}", kMaxTopLogprobs));
+  }
+  if (request.tokens.empty()) return InvalidArgument("the prompt is empty");
+  const int64_t vocab = model_.info().vocab_size;
+  for (const int32_t token : request.tokens) {
+    if (token < 0 || token >= vocab) {
+      return InvalidArgument(fmt::format("token id {} is not in 0..{}", token, vocab - 1));
+    }
+  }
+  const int64_t needed =
+      static_cast<int64_t>(request.tokens.size()) + (request.sampling.max_new_tokens > 0 ? 1 : 0);
+  if (needed > max_sequence_tokens_) {
+    return InvalidArgument(fmt::format(
+        "the prompt has {} tokens; with the answer at most {} fit (context {}, KV cache {})",
+        request.tokens.size(), max_sequence_tokens_, plan_.context_length, plan_.total_tokens));
+  }
+  return OkStatus();
+}
+
+void EngineCore::Submit(RequestId id, GenerateRequest request, std::shared_ptr<TokenSink> sink,
+                        int64_t arrival_us) {
+  auto sequence = std::make_unique<Sequence>();
+  sequence->id = id;
+  sequence->rid = std::move(request.rid);
+  sequence->space = {std::move(request.extra_key), std::move(request.cache_salt)};
+  sequence->sampling = std::move(request.sampling);
+  sequence->seed = sequence->sampling.seed.value_or(Mix64(random_seed_ + id));
+  sequence->return_logprobs = request.return_logprobs;
+  sequence->top_logprobs = request.top_logprobs;
+  sequence->mask = std::move(request.mask);
+  sequence->sink = std::move(sink);
+  sequence->tokens = std::move(request.tokens);
+  sequence->prompt_tokens = sequence->size();
+  const int64_t room = max_sequence_tokens_ - sequence->size();
+  sequence->max_tokens = sequence->size() + std::min(room, sequence->sampling.max_new_tokens);
+  sequence->arrival_us = arrival_us;
+  scheduler_.Add(std::move(sequence));
+  FitToUsablePages();
+}
+
+bool EngineCore::Step() {
+  if (idle()) return false;
+  const int64_t start_us = clock_.NowUs();
+  const int64_t generated_before = totals_.generated_tokens;
+  scheduler_.FillBatch(&batch_);
+  NoteAdmissions();
+  EndTampered();
+  if (batch_.empty()) return true;
+  if (const Status status = Forward(); !status.ok()) {
+    for (const BatchEntry& entry : batch_.entries()) EndWithError(entry.sequence->id, status);
+    return true;
+  }
+  Deliver(Sample());
+
+  // The rate over the last second of work: idle time between steps does not count.
+  if (window_us_ >= 1'000'000) window_us_ = window_tokens_ = 0;
+  window_us_ += clock_.NowUs() - start_us;
+  window_tokens_ += totals_.generated_tokens - generated_before;
+  return true;
+}
+
+void EngineCore::NoteAdmissions() {
+  totals_.retractions += batch_.retracted();
+  for (const BatchEntry& entry : batch_.entries()) {
+    const Sequence& sequence = *entry.sequence;
+    if (!entry.admitted || sequence.retractions > 0) continue;
+    totals_.prompt_tokens += sequence.prompt_tokens;
+    totals_.cached_prompt_tokens += sequence.cached_tokens;
+    if (metrics_ != nullptr) metrics_->ObserveQueueTime(clock_.NowUs() - sequence.arrival_us);
+  }
+}
+
+// Every page that the batch will read or write must be the one its sequence acquired. A page that
+// is not ends all sequences that hold it and leaves the others alone.
+void EngineCore::EndTampered() {
+  std::vector<BatchEntry>& entries = batch_.entries();
+  bool found = false;
+  for (size_t i = 0; i < entries.size();) {
+    const Sequence& sequence = *entries[i].sequence;
+    const int64_t page = kv_->FindMismatch(sequence.lease);
+    if (page < 0) {
+      ++i;
+      continue;
+    }
+    const uint32_t number = static_cast<uint32_t>(sequence.lease.expected()[size_t(page)].id);
+    TERN_LOG(kWarning, "request {}: KV page {} is not the one it acquired; quarantined", sequence.id,
+             number);
+    kv_->QuarantinePage(sequence.lease, page);
+    const RequestId id = sequence.id;
+    entries.erase(entries.begin() + static_cast<long>(i));
+    EndWithError(id, DataLoss(fmt::format("KV page {} failed its tag check", number)));
+    found = true;
+    i = 0;  // the page may be shared with an entry that has passed
+  }
+  if (!found) return;
+  FitToUsablePages();
+  std::erase_if(entries, [this](const BatchEntry& entry) {
+    const auto& running = queues().running;
+    return std::none_of(running.begin(), running.end(),
+                        [&](const auto& live) { return live.get() == entry.sequence; });
+  });
+}
+
+Status EngineCore::Forward() {
+  TERN_TRACE("engine.forward");
+  TERN_RETURN_IF_ERROR(model_.Forward(batch_.Build(*kv_), logits_.as<float>()));
+  for (const BatchEntry& entry : batch_.entries()) {
+    const int64_t first = entry.sequence->computed;
+    kv_->NoteWritten(entry.sequence->lease, first, first + entry.rows);
+  }
+  return OkStatus();
+}
+
+// One result for each entry that samples, in order. Rows of logits are independent: they share the
+// pool's threads.
+std::vector<Result<SampledToken>> EngineCore::Sample() {
+  TERN_TRACE("engine.sample");
+  const size_t vocab = static_cast<size_t>(model_.info().vocab_size);
+  std::vector<SampleRequest> requests;
+  std::vector<std::vector<uint32_t>> masks;
+  masks.reserve(batch_.entries().size());
+  for (const BatchEntry& entry : batch_.entries()) {
+    if (!entry.samples()) continue;
+    const Sequence& sequence = *entry.sequence;
+    SampleRequest request = {.logits = {logits_.as<float>() + requests.size() * vocab, vocab},
+                             .params = &sequence.sampling,
+                             .seed = sequence.seed,
+                             .position = sequence.size(),
+                             .return_logprob = sequence.return_logprobs,
+                             .top_logprobs = sequence.top_logprobs};
+    if (sequence.mask != nullptr) {
+      request.allowed = masks.emplace_back((vocab + 31) / 32, 0u);
+      sequence.mask->Fill(masks.back());
+    }
+    requests.push_back(request);
+  }
+  std::vector<Result<SampledToken>> results(requests.size(), SampledToken{});
+  pool_.ParallelFor(static_cast<int64_t>(requests.size()), [&](int64_t i, int) {
+    results[static_cast<size_t>(i)] = SampleToken(requests[static_cast<size_t>(i)]);
+  });
+  return results;
+}
+
+void EngineCore::Deliver(std::vector<Result<SampledToken>> sampled) {
+  size_t next = 0;
+  for (const BatchEntry& entry : batch_.entries()) {
+    Sequence& sequence = *entry.sequence;
+    const bool samples = entry.samples();
+    sequence.computed += entry.rows;
+    if (samples) {
+      DeliverToken(sequence, sampled[next++]);
+    } else if (sequence.computed == sequence.size()) {  // max_new_tokens is 0
+      End(sequence.id, {.reason = FinishEvent::Reason::kLength});
+    }
+  }
+}
+
+void EngineCore::DeliverToken(Sequence& sequence, const Result<SampledToken>& sampled) {
+  if (!sampled.ok()) return EndWithError(sequence.id, sampled.status());
+  // From now on others may share the prompt's pages.
+  kv_->Commit(sequence.space, sequence.tokens, sequence.prompt_tokens, sequence.prompt_tokens,
+              &sequence.lease);
+  const int32_t token = sampled->token;
+  if (sequence.mask != nullptr) sequence.mask->Accept(token);
+  ++totals_.generated_tokens;
+  const int64_t now_us = clock_.NowUs();
+  if (metrics_ != nullptr && sequence.generated() == 0) {
+    metrics_->ObserveFirstToken(now_us - sequence.arrival_us);
+  } else if (metrics_ != nullptr) {
+    metrics_->ObserveTokenGap(now_us - sequence.last_token_us);
+  }
+  sequence.last_token_us = now_us;
+  if (IsStopToken(sequence, token)) {
+    return End(sequence.id, {.reason = FinishEvent::Reason::kStop, .matched_token = token});
+  }
+  sequence.tokens.push_back(token);
+  TokenEvent event = {.token = token, .index = sequence.generated() - 1};
+  if (sequence.return_logprobs) event.logprob = TokenLogprob{token, sampled->logprob};
+  event.top_logprobs = sampled->top_logprobs;
+  sequence.sink->OnToken(std::move(event));
+  if (sequence.size() >= sequence.max_tokens) {
+    End(sequence.id, {.reason = FinishEvent::Reason::kLength});
+  }
+}
+
+bool EngineCore::IsStopToken(const Sequence& sequence, int32_t token) const {
+  const auto contains = [token](const std::vector<int32_t>& ids) {
+    return std::find(ids.begin(), ids.end(), token) != ids.end();
+  };
+  return contains(sequence.sampling.stop_token_ids) ||
+         (!sequence.sampling.ignore_eos && contains(model_.info().eos_token_ids));
+}
+
+void EngineCore::Cancel(RequestId id, int64_t keep_tokens) {
+  Sequence* sequence = scheduler_.Find(id);
+  if (sequence == nullptr) return;
+  if (keep_tokens < 0) return End(id, {.reason = FinishEvent::Reason::kAborted});
+  const int64_t kept = std::min(keep_tokens, sequence->generated());
+  sequence->tokens.resize(static_cast<size_t>(sequence->prompt_tokens + kept));
+  End(id, {.reason = FinishEvent::Reason::kStop});
+}
+
+void EngineCore::AbortRid(const std::string& rid, bool all) {
+  if (rid.empty() && !all) return;
+  for (const RequestId id : LiveIds()) {
+    if (all || scheduler_.Find(id)->rid == rid) Cancel(id, -1);
+  }
+}
+
+void EngineCore::EndAll(const Status& status) {
+  for (const RequestId id : LiveIds()) EndWithError(id, status);
+}
+
+std::vector<RequestId> EngineCore::LiveIds() const {
+  std::vector<RequestId> ids;
+  for (const auto& sequence : queues().running) ids.push_back(sequence->id);
+  for (const auto& sequence : queues().waiting) ids.push_back(sequence->id);
+  return ids;
+}
+
+void EngineCore::End(RequestId id, FinishEvent event) {
+  const std::unique_ptr<Sequence> sequence = scheduler_.Remove(id);
+  TERN_CHECK(sequence != nullptr);
+  const bool finished =
+      event.reason == FinishEvent::Reason::kStop || event.reason == FinishEvent::Reason::kLength;
+  if (finished) {
+    // Rows behind the last token that counts are not offered.
+    kv_->Commit(sequence->space, sequence->tokens, std::min(sequence->computed, sequence->size()),
+                sequence->prompt_tokens, &sequence->lease);
+  }
+  kv_->Release(&sequence->lease);
+  event.prompt_tokens = sequence->prompt_tokens;
+  event.cached_tokens = std::max<int64_t>(sequence->cached_tokens, 0);
+  event.completion_tokens = sequence->generated() + (event.matched_token.has_value() ? 1 : 0);
+  event.retractions = sequence->retractions;
+  ++(finished ? totals_.finished_requests : totals_.aborted_requests);
+  if (metrics_ != nullptr) {
+    metrics_->ObserveFinished(clock_.NowUs() - sequence->arrival_us, event.prompt_tokens,
+                              event.completion_tokens);
+  }
+  sequence->sink->OnFinish(std::move(event));
+}
+
+void EngineCore::EndWithError(RequestId id, const Status& status) {
+  End(id, {.reason = FinishEvent::Reason::kError, .status = status});
+}
+
+void EngineCore::FitToUsablePages() {
+  if (kv_->usable_pages() == plan_.pages) return;
+  const int64_t capacity = kv_->usable_pages() * kv_->format().page_tokens();
+  for (const RequestId id : LiveIds()) {
+    Sequence& sequence = *scheduler_.Find(id);
+    const bool wants_more = sequence.size() < sequence.max_tokens;
+    sequence.max_tokens = std::min(sequence.max_tokens, capacity);
+    if (sequence.size() > capacity || (wants_more && sequence.size() >= capacity)) {
+      EndWithError(id, ResourceExhausted(fmt::format(
+                           "{} tokens no longer fit: {} of {} KV pages are in quarantine",
+                           sequence.size(), plan_.pages - kv_->usable_pages(), plan_.pages)));
+    }
+  }
+}
+
+bool EngineCore::FlushCache() {
+  if (!idle()) return false;
+  kv_->Flush();
+  return true;
+}
+
+EngineStats EngineCore::Stats() const {
+  EngineStats stats = totals_;
+  stats.running_requests = static_cast<int64_t>(queues().running.size());
+  stats.queued_requests = static_cast<int64_t>(queues().waiting.size());
+  const int64_t page_tokens = kv_->format().page_tokens();
+  stats.total_tokens = plan_.total_tokens;
+  stats.cached_tokens = kv_->evictable_pages() * page_tokens;
+  stats.free_tokens = kv_->pool().count(PageState::kFree) * page_tokens;
+  stats.used_tokens = kv_->usable_pages() * page_tokens - stats.cached_tokens - stats.free_tokens;
+  stats.context_length = plan_.context_length;
+  stats.generated_tokens_per_s =
+      window_us_ > 0 ? static_cast<double>(window_tokens_) * 1e6 / static_cast<double>(window_us_)
+                     : 0;
+  stats.weight_bytes = plan_.weight_bytes;
+  stats.kv_bytes = plan_.kv_bytes;
+  return stats;
+}
+
+Status EngineCore::CheckInvariants() const {
+  std::vector<const KvLease*> leases;
+  for (const auto& sequence : queues().running) leases.push_back(&sequence->lease);
+  for (const auto& sequence : queues().waiting) {
+    if (sequence->lease.pages() > 0) return Internal("a waiting request holds KV pages");
+  }
+  return kv_->CheckInvariants(leases);
+}
+
+}  // namespace tern

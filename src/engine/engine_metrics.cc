@@ -1,0 +1,97 @@
+#include "engine/engine_metrics.h"
+
+#include <string>
+#include <vector>
+
+namespace tern {
+namespace {
+
+std::vector<double> Seconds() {
+  return {0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500};
+}
+std::vector<double> Tokens() {
+  std::vector<double> bounds;
+  for (double n = 1; n <= 1 << 18; n *= 2) bounds.push_back(n);
+  return bounds;
+}
+double ToSeconds(int64_t us) { return static_cast<double>(us) * 1e-6; }
+double Share(int64_t part, int64_t whole) {
+  return whole > 0 ? static_cast<double>(part) / static_cast<double>(whole) : 0;
+}
+
+}  // namespace
+
+EngineMetrics::EngineMetrics(MetricRegistry& r)
+    : registry_(r),
+      running_(r.AddGauge("sglang:num_running_reqs", "Requests that hold KV pages.")),
+      queued_(r.AddGauge("sglang:num_queue_reqs", "Requests that wait for pages.")),
+      used_(r.AddGauge("sglang:num_used_tokens", "KV tokens held by running requests.")),
+      usage_(r.AddGauge("sglang:token_usage", "Share of the KV cache that is held, 0..1.")),
+      available_(r.AddGauge("sglang:kv_available_tokens", "KV tokens in free pages.")),
+      evictable_(r.AddGauge("sglang:kv_evictable_tokens", "KV tokens cached and not in use.")),
+      hit_rate_(r.AddGauge("sglang:cache_hit_rate", "Share of prompt tokens found in the cache.")),
+      throughput_(r.AddGauge("sglang:gen_throughput", "Generated tokens per second.")),
+      prompt_(r.AddCounter("sglang:prompt_tokens_total", "Prompt tokens of admitted requests.")),
+      generated_(r.AddCounter("sglang:generation_tokens_total", "Generated tokens.")),
+      cached_(r.AddCounter("sglang:cached_tokens_total", "Prompt tokens found in the cache.")),
+      requests_(r.AddCounter("sglang:num_requests_total", "Requests that ended.")),
+      aborted_(r.AddCounter("sglang:num_aborted_requests_total", "Requests aborted or failed.")),
+      retracted_(r.AddCounter("sglang:num_retracted_requests_total", "Retractions.")),
+      evicted_(r.AddCounter("sglang:evicted_tokens_total", "Cached KV tokens evicted.")),
+      queue_time_(r.AddHistogram("sglang:queue_time_seconds", "Arrival to admission.", Seconds())),
+      first_token_(r.AddHistogram("sglang:time_to_first_token_seconds", "Arrival to first token.",
+                                  Seconds())),
+      token_gap_(
+          r.AddHistogram("sglang:inter_token_latency_seconds", "Between two tokens.", Seconds())),
+      e2e_(r.AddHistogram("sglang:e2e_request_latency_seconds", "Arrival to end.", Seconds())),
+      prompt_sizes_(r.AddHistogram("sglang:prompt_tokens_histogram", "Prompt tokens of a request.",
+                                   Tokens())),
+      generated_sizes_(r.AddHistogram("sglang:generation_tokens_histogram",
+                                      "Generated tokens of a request.", Tokens())) {}
+
+void EngineMetrics::SetPlan(const MemoryPlan& plan, int64_t page_tokens) {
+  const auto set = [&](const char* name, const char* help, double value) {
+    registry_.AddGauge(name, help).Set(value);
+  };
+  constexpr double kGb = 1 << 30;
+  set("sglang:max_total_num_tokens", "KV capacity in tokens.", double(plan.total_tokens));
+  set("sglang:page_size", "Tokens of a KV page.", double(page_tokens));
+  set("sglang:num_pages", "KV pages.", double(plan.pages));
+  set("sglang:context_len", "Longest sequence in tokens.", double(plan.context_length));
+  set("sglang:kv_cache_memory_usage_gb", "KV pool in GiB.", double(plan.kv_bytes) / kGb);
+  set("sglang:weight_memory_usage_gb", "Weights in GiB.", double(plan.weight_bytes) / kGb);
+}
+
+void EngineMetrics::Publish(const EngineStats& stats, int64_t evicted_tokens) {
+  running_.Set(double(stats.running_requests));
+  queued_.Set(double(stats.queued_requests));
+  used_.Set(double(stats.used_tokens));
+  usage_.Set(Share(stats.used_tokens, stats.total_tokens));
+  available_.Set(double(stats.free_tokens));
+  evictable_.Set(double(stats.cached_tokens));
+  hit_rate_.Set(Share(stats.cached_prompt_tokens, stats.prompt_tokens));
+  throughput_.Set(stats.running_requests > 0 ? stats.generated_tokens_per_s : 0);
+
+  prompt_.Add(double(stats.prompt_tokens - last_.prompt_tokens));
+  generated_.Add(double(stats.generated_tokens - last_.generated_tokens));
+  cached_.Add(double(stats.cached_prompt_tokens - last_.cached_prompt_tokens));
+  requests_.Add(double(stats.finished_requests + stats.aborted_requests - last_.finished_requests -
+                       last_.aborted_requests));
+  aborted_.Add(double(stats.aborted_requests - last_.aborted_requests));
+  retracted_.Add(double(stats.retractions - last_.retractions));
+  evicted_.Add(double(evicted_tokens - last_evicted_));
+  last_ = stats;
+  last_evicted_ = evicted_tokens;
+}
+
+void EngineMetrics::ObserveQueueTime(int64_t us) { queue_time_.Observe(ToSeconds(us)); }
+void EngineMetrics::ObserveFirstToken(int64_t us) { first_token_.Observe(ToSeconds(us)); }
+void EngineMetrics::ObserveTokenGap(int64_t us) { token_gap_.Observe(ToSeconds(us)); }
+void EngineMetrics::ObserveFinished(int64_t e2e_us, int64_t prompt_tokens,
+                                    int64_t generated_tokens) {
+  e2e_.Observe(ToSeconds(e2e_us));
+  prompt_sizes_.Observe(double(prompt_tokens));
+  generated_sizes_.Observe(double(generated_tokens));
+}
+
+}  // namespace tern

@@ -1,0 +1,38 @@
+// EngineMetrics: the engine's numbers under SGLang's names. Owner: the Engine.
+// Thread: the engine thread.
+#pragma once
+
+#include <cstdint>
+
+#include "base/metrics.h"
+#include "engine/engine.h"
+#include "engine/memory_plan.h"
+
+namespace tern {
+
+class EngineMetrics {
+ public:
+  // `registry` outlives this.
+  explicit EngineMetrics(MetricRegistry& registry);
+
+  // What does not change while the engine runs.
+  void SetPlan(const MemoryPlan& plan, int64_t page_tokens);
+  // Gauges take the snapshot's values, counters grow by the difference to the last one.
+  void Publish(const EngineStats& stats, int64_t evicted_tokens);
+
+  void ObserveQueueTime(int64_t us);
+  void ObserveFirstToken(int64_t us);
+  void ObserveTokenGap(int64_t us);
+  void ObserveFinished(int64_t e2e_us, int64_t prompt_tokens, int64_t generated_tokens);
+
+ private:
+  MetricRegistry& registry_;
+  EngineStats last_;
+  int64_t last_evicted_ = 0;
+
+  Gauge &running_, &queued_, &used_, &usage_, &available_, &evictable_, &hit_rate_, &throughput_;
+  Counter &prompt_, &generated_, &cached_, &requests_, &aborted_, &retracted_, &evicted_;
+  Histogram &queue_time_, &first_token_, &token_gap_, &e2e_, &prompt_sizes_, &generated_sizes_;
+};
+
+}  // namespace tern

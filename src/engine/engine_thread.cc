@@ -1,0 +1,142 @@
+#include "engine/engine_thread.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "base/log.h"
+
+namespace tern {
+namespace {
+constexpr int64_t kCheckIntervalUs = 1'000'000;
+}  // namespace
+
+EngineThread::EngineThread(std::unique_ptr<EngineCore> core, std::unique_ptr<EngineMetrics> metrics,
+                           const Clock& clock, int64_t max_queued_requests)
+    : core_(std::move(core)),
+      metrics_(std::move(metrics)),
+      clock_(clock),
+      max_queued_requests_(max_queued_requests),
+      stats_(core_->Stats()),
+      thread_([this] { Loop(); }) {}
+
+EngineThread::~EngineThread() {
+  {
+    MutexLock lock(mutex_);
+    stop_ = true;
+    arrived_.NotifyAll();
+  }
+  thread_.join();
+}
+
+Result<RequestId> EngineThread::Submit(GenerateRequest request, std::shared_ptr<TokenSink> sink) {
+  TERN_RETURN_IF_ERROR(core_->Validate(request));
+  MutexLock lock(mutex_);
+  if (stop_ || draining_) return Unavailable("the server is shutting down");
+  if (stats_.queued_requests + submits_in_inbox_ >= max_queued_requests_) {
+    return ResourceExhausted(
+        fmt::format("the queue is full ({} requests are waiting)", max_queued_requests_));
+  }
+  // Ids are given under the lock, so that messages arrive in their order.
+  const RequestId id = next_id_++;
+  inbox_.push_back(SubmitMessage{id, std::move(request), std::move(sink), clock_.NowUs()});
+  ++submits_in_inbox_;
+  idle_ = false;
+  arrived_.NotifyOne();
+  return id;
+}
+
+void EngineThread::Cancel(RequestId id, int64_t keep_tokens) {
+  Post(CancelMessage{id, keep_tokens});
+}
+
+void EngineThread::AbortRid(const std::string& rid, bool all) { Post(AbortRidMessage{rid, all}); }
+
+bool EngineThread::FlushCache() {
+  FlushMessage message;
+  std::future<bool> done = message.done.get_future();
+  return Post(std::move(message)) && done.get();
+}
+
+bool EngineThread::Post(Message message) {
+  MutexLock lock(mutex_);
+  if (stop_) return false;
+  inbox_.push_back(std::move(message));
+  idle_ = false;
+  arrived_.NotifyOne();
+  return true;
+}
+
+void EngineThread::Drain(int64_t timeout_us) {
+  // Waiting is on the machine's time, whatever clock the engine has.
+  const int64_t deadline_us = SystemClock().NowUs() + timeout_us;
+  MutexLock lock(mutex_);
+  draining_ = true;
+  while (!idle_) {
+    const int64_t left_us = deadline_us - SystemClock().NowUs();
+    if (left_us <= 0) return;
+    drained_.WaitFor(mutex_, left_us);
+  }
+}
+
+EngineStats EngineThread::Stats() const {
+  MutexLock lock(mutex_);
+  return stats_;
+}
+
+void EngineThread::Loop() {
+  for (;;) {
+    bool stop = false;
+    std::vector<Message> messages = Receive(&stop);
+    for (Message& message : messages) Handle(std::move(message));
+    if (stop) break;
+    core_->Step();
+    Publish();
+    CheckWhenIdle();
+  }
+  core_->EndAll(Unavailable("the server is shutting down"));
+  Publish();
+}
+
+std::vector<EngineThread::Message> EngineThread::Receive(bool* stop) {
+  MutexLock lock(mutex_);
+  while (inbox_.empty() && !stop_ && core_->idle()) arrived_.Wait(mutex_);
+  *stop = stop_;
+  return std::exchange(inbox_, {});
+}
+
+void EngineThread::Handle(Message message) {
+  if (auto* submit = std::get_if<SubmitMessage>(&message)) {
+    core_->Submit(submit->id, std::move(submit->request), std::move(submit->sink),
+                  submit->arrival_us);
+  } else if (const auto* cancel = std::get_if<CancelMessage>(&message)) {
+    core_->Cancel(cancel->id, cancel->keep_tokens);
+  } else if (const auto* abort = std::get_if<AbortRidMessage>(&message)) {
+    core_->AbortRid(abort->rid, abort->all);
+  } else if (auto* flush = std::get_if<FlushMessage>(&message)) {
+    flush->done.set_value(core_->FlushCache());
+  }
+}
+
+void EngineThread::Publish() {
+  const EngineStats stats = core_->Stats();
+  metrics_->Publish(stats, core_->evicted_tokens());
+  MutexLock lock(mutex_);
+  stats_ = stats;
+  submits_in_inbox_ = 0;
+  for (const Message& message : inbox_) {
+    submits_in_inbox_ += std::holds_alternative<SubmitMessage>(message);
+  }
+  idle_ = inbox_.empty() && core_->idle();
+  if (idle_) drained_.NotifyAll();
+}
+
+void EngineThread::CheckWhenIdle() {
+  if (!core_->idle() || clock_.NowUs() < next_check_us_) return;
+  next_check_us_ = clock_.NowUs() + kCheckIntervalUs;
+  if (const Status status = core_->CheckInvariants(); !status.ok()) {
+    TERN_LOG(kError, "KV cache check: {}", status.ToString());
+  }
+}
+
+}  // namespace tern

@@ -1,0 +1,86 @@
+// EngineThread: the Engine that servers use: one thread drives an EngineCore; everybody else leaves
+// messages in its inbox. Thread: any, as engine/engine.h says.
+#pragma once
+
+#include <cstdint>
+#include <future>
+#include <memory>
+#include <string>
+#include <thread>
+#include <variant>
+#include <vector>
+
+#include "base/mutex.h"
+#include "engine/engine.h"
+#include "engine/engine_core.h"
+
+namespace tern {
+
+class EngineThread final : public Engine {
+ public:
+  // Starts the thread. `clock` and what the core refers to outlive this.
+  EngineThread(std::unique_ptr<EngineCore> core, std::unique_ptr<EngineMetrics> metrics,
+               const Clock& clock, int64_t max_queued_requests);
+  ~EngineThread() override;
+
+  Result<RequestId> Submit(GenerateRequest request, std::shared_ptr<TokenSink> sink) override
+      TERN_EXCLUDES(mutex_);
+  void Cancel(RequestId id, int64_t keep_tokens) override;
+  void AbortRid(const std::string& rid, bool all) override;
+  // Not from a sink: it waits for the engine thread.
+  bool FlushCache() override TERN_EXCLUDES(mutex_);
+  void Drain(int64_t timeout_us) override TERN_EXCLUDES(mutex_);
+  EngineStats Stats() const override TERN_EXCLUDES(mutex_);
+
+ private:
+  struct SubmitMessage {
+    RequestId id;
+    GenerateRequest request;
+    std::shared_ptr<TokenSink> sink;
+    int64_t arrival_us;
+  };
+  struct CancelMessage {
+    RequestId id;
+    int64_t keep_tokens;
+  };
+  struct AbortRidMessage {
+    std::string rid;
+    bool all;
+  };
+  struct FlushMessage {
+    std::promise<bool> done;
+  };
+  using Message = std::variant<SubmitMessage, CancelMessage, AbortRidMessage, FlushMessage>;
+
+  // False, and the message dropped, when the engine is stopping.
+  bool Post(Message message) TERN_EXCLUDES(mutex_);
+
+  // The engine thread.
+  void Loop();
+  // Waits while there is nothing to do; returns what has arrived. Sets *stop in the end.
+  std::vector<Message> Receive(bool* stop) TERN_EXCLUDES(mutex_);
+  void Handle(Message message);
+  void Publish() TERN_EXCLUDES(mutex_);
+  // Checks the KV cache's invariants, not more often than once a second, and logs what is wrong.
+  void CheckWhenIdle();
+
+  const std::unique_ptr<EngineCore> core_;  // the engine thread's; Validate is anybody's
+  const std::unique_ptr<EngineMetrics> metrics_;
+  const Clock& clock_;
+  const int64_t max_queued_requests_;
+  int64_t next_check_us_ = 0;  // the engine thread's
+
+  mutable Mutex mutex_;
+  CondVar arrived_;  // a message, or stop
+  CondVar drained_;  // idle_ became true
+  std::vector<Message> inbox_ TERN_GUARDED_BY(mutex_);
+  int64_t submits_in_inbox_ TERN_GUARDED_BY(mutex_) = 0;
+  RequestId next_id_ TERN_GUARDED_BY(mutex_) = 1;
+  EngineStats stats_ TERN_GUARDED_BY(mutex_);
+  bool idle_ TERN_GUARDED_BY(mutex_) = true;  // no message and no live request
+  bool draining_ TERN_GUARDED_BY(mutex_) = false;
+  bool stop_ TERN_GUARDED_BY(mutex_) = false;
+  std::thread thread_;  // last: it uses all of the above
+};
+
+}  // namespace tern

@@ -1,0 +1,48 @@
+// Queues: the live requests. `running` ones hold pages, `waiting` ones hold none. Both are sorted
+// by age, oldest first. Owner: the scheduler. Thread: the engine thread.
+#pragma once
+
+#include <algorithm>
+#include <deque>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "engine/sequence.h"
+
+namespace tern {
+
+struct Queues {
+  std::vector<std::unique_ptr<Sequence>> running;
+  std::deque<std::unique_ptr<Sequence>> waiting;
+
+  bool empty() const { return running.empty() && waiting.empty(); }
+
+  // Puts the youngest running sequence back to wait and frees its pages. Its rows are computed anew
+  // later, in the forms they had, so its output does not change. REQUIRES: one is running.
+  Sequence* RetractYoungest(KvCache& kv) {
+    std::unique_ptr<Sequence> victim = std::move(running.back());
+    running.pop_back();
+    kv.Release(&victim->lease);
+    victim->computed = 0;
+    ++victim->retractions;
+    return Insert(std::move(victim), &waiting);
+  }
+
+  // Moves the oldest waiting sequence to the running ones. REQUIRES: one is waiting.
+  Sequence* AdmitOldest() {
+    std::unique_ptr<Sequence> sequence = std::move(waiting.front());
+    waiting.pop_front();
+    return Insert(std::move(sequence), &running);
+  }
+
+  template <typename Queue>
+  static Sequence* Insert(std::unique_ptr<Sequence> sequence, Queue* queue) {
+    Sequence* result = sequence.get();
+    const auto younger = [&](const auto& other) { return other->id > result->id; };
+    queue->insert(std::find_if(queue->begin(), queue->end(), younger), std::move(sequence));
+    return result;
+  }
+};
+
+}  // namespace tern

@@ -1,0 +1,159 @@
+#include "engine/sampler.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "base/rng.h"
+
+namespace tern {
+namespace {
+
+// A token that may be chosen; weight = exp((logit - largest) / temperature), in (0, 1].
+struct Candidate {
+  float weight;
+  int32_t token;
+};
+// The heap's top is the most likely candidate, the lowest id among equals.
+bool LessLikely(const Candidate& a, const Candidate& b) {
+  return a.weight != b.weight ? a.weight < b.weight : a.token > b.token;
+}
+
+bool AllFinite(std::span<const float> x) {
+  float sum = 0;  // x - x is 0 for a finite number, else NaN
+  for (const float value : x) sum += value - value;
+  return sum == 0;
+}
+
+bool IsAllowed(std::span<const uint32_t> allowed, size_t token) {
+  return allowed.empty() || (allowed[token / 32] >> token % 32 & 1) != 0;
+}
+
+// Index of the largest allowed logit, -1 when none is allowed.
+int32_t ArgMaxAllowed(std::span<const float> logits, std::span<const uint32_t> allowed) {
+  int32_t best = -1;
+  for (size_t i = 0; i < logits.size(); ++i) {
+    if (!IsAllowed(allowed, i)) continue;
+    if (best < 0 || logits[i] > logits[static_cast<size_t>(best)]) best = static_cast<int32_t>(i);
+  }
+  return best;
+}
+
+// The candidate where the running sum of weights passes `target`.
+int32_t PickAt(std::span<const Candidate> candidates, double target) {
+  double sum = 0;
+  for (const Candidate& candidate : candidates) {
+    sum += candidate.weight;
+    if (sum > target) return candidate.token;
+  }
+  return candidates.back().token;  // only through rounding
+}
+
+// Keeps what top_k, top_p and min_p leave, most likely first. The most likely one always stays.
+void Truncate(const SamplingParams& params, double total, std::vector<Candidate>* candidates) {
+  const size_t limit = params.top_k > 0 ? static_cast<size_t>(params.top_k) : candidates->size();
+  std::vector<Candidate>& heap = *candidates;
+  std::make_heap(heap.begin(), heap.end(), LessLikely);
+  const float smallest = static_cast<float>(params.min_p) * heap.front().weight;
+  std::vector<Candidate> kept;
+  for (double sum = 0; !heap.empty() && kept.size() < limit && sum < params.top_p * total;) {
+    if (!kept.empty() && heap.front().weight < smallest) break;
+    kept.push_back(heap.front());
+    sum += heap.front().weight;
+    std::pop_heap(heap.begin(), heap.end(), LessLikely);
+    heap.pop_back();
+  }
+  heap = std::move(kept);
+}
+
+double SumOf(std::span<const Candidate> candidates) {
+  double sum = 0;
+  for (const Candidate& candidate : candidates) sum += candidate.weight;
+  return sum;
+}
+
+int32_t Draw(const SampleRequest& request, float largest) {
+  const SamplingParams& params = *request.params;
+  std::vector<Candidate> candidates;
+  candidates.reserve(request.logits.size());
+  const double scale = 1.0 / params.temperature;
+  for (size_t i = 0; i < request.logits.size(); ++i) {
+    if (!IsAllowed(request.allowed, i)) continue;
+    // 0 * infinity (a temperature near 0) must stay 0: the largest always has weight 1.
+    const double below = double{request.logits[i]} - double{largest};
+    const float weight = below == 0 ? 1.0f : std::exp(static_cast<float>(below * scale));
+    if (weight > 0) candidates.push_back({weight, static_cast<int32_t>(i)});
+  }
+  const bool truncates = params.top_k > 0 || params.top_p < 1 || params.min_p > 0;
+  if (truncates) Truncate(params, SumOf(candidates), &candidates);
+  return PickAt(candidates, UniformAt(request.seed, request.position) * SumOf(candidates));
+}
+
+// log(sum(exp(logits))), against the largest.
+double LogSumExp(std::span<const float> logits) {
+  const float largest = *std::max_element(logits.begin(), logits.end());
+  double sum = 0;
+  for (const float logit : logits) sum += std::exp(logit - largest);
+  return largest + std::log(sum);
+}
+
+std::vector<TokenLogprob> TopLogprobs(std::span<const float> logits, int64_t count,
+                                      double log_sum) {
+  std::vector<int32_t> order(logits.size());
+  for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int32_t>(i);
+  const size_t n = std::min(static_cast<size_t>(count), order.size());
+  const auto more_likely = [&](int32_t a, int32_t b) {
+    const float x = logits[static_cast<size_t>(a)], y = logits[static_cast<size_t>(b)];
+    return x != y ? x > y : a < b;
+  };
+  std::partial_sort(order.begin(), order.begin() + static_cast<long>(n), order.end(), more_likely);
+  std::vector<TokenLogprob> top;
+  for (size_t i = 0; i < n; ++i) {
+    top.push_back({order[i], static_cast<float>(logits[static_cast<size_t>(order[i])] - log_sum)});
+  }
+  return top;
+}
+
+}  // namespace
+
+Status ValidateSampling(const SamplingParams& params) {
+  const auto refuse = [](const char* field, const char* rule) {
+    return InvalidArgument(fmt::format("{} must be {}", field, rule));
+  };
+  // Written so that NaN fails.
+  if (!(params.temperature >= 0 && std::isfinite(params.temperature))) {
+    return refuse("temperature", "a number from 0 up");
+  }
+  if (params.top_k < -1) return refuse("top_k", "-1 or 0 (all) or a positive number");
+  if (!(params.top_p > 0 && params.top_p <= 1)) return refuse("top_p", "in (0, 1]");
+  if (!(params.min_p >= 0 && params.min_p <= 1)) return refuse("min_p", "in [0, 1]");
+  if (params.max_new_tokens < 0) return refuse("max_new_tokens", "0 or more");
+  return OkStatus();
+}
+
+double UniformAt(uint64_t seed, int64_t position) {
+  // The bit stream of a SplitMix64 that starts at a mix of both.
+  return Rng(Mix64(seed) + Mix64(~static_cast<uint64_t>(position))).Uniform();
+}
+
+Result<SampledToken> SampleToken(const SampleRequest& request) {
+  if (!AllFinite(request.logits)) return Internal("the model gave logits that are not finite");
+  const int32_t best = ArgMaxAllowed(request.logits, request.allowed);
+  if (best < 0) return Internal("the token mask allows no token");
+  const SamplingParams& params = *request.params;
+  SampledToken result;
+  result.token = params.temperature == 0 || params.top_k == 1
+                     ? best
+                     : Draw(request, request.logits[static_cast<size_t>(best)]);
+  if (request.return_logprob || request.top_logprobs > 0) {
+    const double log_sum = LogSumExp(request.logits);
+    result.logprob =
+        static_cast<float>(request.logits[static_cast<size_t>(result.token)] - log_sum);
+    result.top_logprobs = TopLogprobs(request.logits, request.top_logprobs, log_sum);
+  }
+  return result;
+}
+
+}  // namespace tern

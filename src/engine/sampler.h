@@ -1,0 +1,45 @@
+// Sampler: from a row of logits to the next token.
+//
+// The draw is a function of (seed, position) alone, so batch mates, retraction and recomputation
+// never change it. Thread: pure functions.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/result.h"
+#include "engine/request.h"
+
+namespace tern {
+
+// The values of a request that sampling reads. Errors: kInvalidArgument naming the field.
+Status ValidateSampling(const SamplingParams& params);
+
+struct SampledToken {
+  int32_t token = 0;
+  float logprob = 0;                       // only when logprobs are asked for
+  std::vector<TokenLogprob> top_logprobs;  // most likely first; the lower id wins a tie
+};
+
+struct SampleRequest {
+  std::span<const float> logits;  // [vocab]
+  const SamplingParams* params = nullptr;
+  uint64_t seed = 0;
+  int64_t position = 0;               // of the token to be chosen, in its sequence
+  std::span<const uint32_t> allowed;  // bit per token as TokenMask fills it; empty: all
+  bool return_logprob = false;        // of log_softmax(logits), before temperature and mask
+  int64_t top_logprobs = 0;
+};
+
+// temperature 0 or top_k 1: the largest logit, the lowest id on a tie. Else softmax(logits /
+// temperature) over the allowed tokens, restricted to those that satisfy all of: among the top_k
+// most likely; in the smallest set of most likely tokens that holds top_p of the probability
+// (Holtzman et al., 2020); probability >= min_p times the largest. Ties rank by id.
+// Errors: kInternal (a logit that is not finite, no allowed token).
+Result<SampledToken> SampleToken(const SampleRequest& request);
+
+// Uniform in [0, 1), 53 bits.
+double UniformAt(uint64_t seed, int64_t position);
+
+}  // namespace tern

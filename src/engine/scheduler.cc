@@ -1,0 +1,52 @@
+#include "engine/scheduler.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/trace.h"
+#include "engine/actions/decode.h"
+#include "engine/actions/prefill.h"
+
+namespace tern {
+
+void Scheduler::Add(std::unique_ptr<Sequence> sequence) {
+  queues_.waiting.push_back(std::move(sequence));
+}
+
+Sequence* Scheduler::Find(RequestId id) const {
+  for (const auto& sequence : queues_.running) {
+    if (sequence->id == id) return sequence.get();
+  }
+  for (const auto& sequence : queues_.waiting) {
+    if (sequence->id == id) return sequence.get();
+  }
+  return nullptr;
+}
+
+std::unique_ptr<Sequence> Scheduler::Remove(RequestId id) {
+  const auto take = [id](auto& queue) -> std::unique_ptr<Sequence> {
+    const auto it = std::find_if(queue.begin(), queue.end(),
+                                 [id](const auto& sequence) { return sequence->id == id; });
+    if (it == queue.end()) return nullptr;
+    std::unique_ptr<Sequence> result = std::move(*it);
+    queue.erase(it);
+    return result;
+  };
+  std::unique_ptr<Sequence> result = take(queues_.running);
+  return result != nullptr ? std::move(result) : take(queues_.waiting);
+}
+
+void Scheduler::FillBatch(Batch* batch) {
+  TERN_TRACE("engine.schedule");
+  batch->Clear();
+  AddDecodeRows(queues_, kv_, batch);
+  // One prompt row at least, so that many streams can't starve an older prompt.
+  const int64_t budget = std::max(limits_.chunk_tokens, batch->rows() + 1);
+  AddPrefillRows(queues_, budget, batch);
+  // Pages that a retraction has just freed are for those it was made for.
+  if (batch->retracted() == 0) {
+    AdmitWaiting(queues_, kv_, limits_.max_running_requests, budget, batch);
+  }
+}
+
+}  // namespace tern

@@ -1,0 +1,41 @@
+// Sequence: the engine's state of one live request: its tokens, how many of their KV rows are
+// written, and the pages that hold them. Owner: the scheduler's queues. Thread: the engine thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "engine/request.h"
+#include "kv/kv_cache.h"
+
+namespace tern {
+
+struct Sequence {
+  RequestId id = 0;  // grows with arrival: a smaller id is an older request
+  std::string rid;
+  CacheNamespace space;
+  SamplingParams sampling;
+  uint64_t seed = 0;
+  bool return_logprobs = false;
+  int64_t top_logprobs = 0;
+  std::shared_ptr<TokenMask> mask;
+  std::shared_ptr<TokenSink> sink;
+
+  std::vector<int32_t> tokens;  // the prompt, then what was generated
+  int64_t prompt_tokens = 0;
+  int64_t max_tokens = 0;  // `tokens` never grows beyond this
+  KvLease lease;
+  int64_t computed = 0;        // rows [0, computed) are written
+  int64_t cached_tokens = -1;  // of the prompt, found at the first admission; -1: not admitted yet
+  int64_t retractions = 0;
+  int64_t arrival_us = 0, last_token_us = 0;
+
+  int64_t size() const { return static_cast<int64_t>(tokens.size()); }
+  int64_t generated() const { return size() - prompt_tokens; }
+  // Only the row of the newest token is missing, and decode writes it. Otherwise the sequence has
+  // prompt rows to write, or generated ones that a retraction lost.
+  bool decoding() const { return computed >= prompt_tokens && computed + 1 == size(); }
+};
+
+}  // namespace tern

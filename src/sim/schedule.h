@@ -1,0 +1,53 @@
+// Schedule: everything that happens to an engine in one simulation: its sizes, the requests, when
+// they arrive and are cancelled, which pages get damaged. Made from a seed or read from JSON; equal
+// schedules run alike. Thread: values.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/json.h"
+#include "base/result.h"
+
+namespace tern {
+
+struct SimRequest {
+  int64_t arrive_step = 0;
+  std::vector<int32_t> prompt;
+  std::string salt;  // the cache namespace
+  int64_t max_new_tokens = 8;
+  double temperature = 0;
+  uint64_t seed = 0;
+  std::vector<int32_t> stop_tokens;
+  bool ignore_eos = false;
+  int64_t cancel_step = -1;  // -1: never
+  int64_t keep_tokens = -1;  // of the cancellation
+};
+
+// Before this step, a bit of the header of one page of a generating sequence flips.
+struct SimDamage {
+  int64_t step = 0;
+  uint64_t pick = 0;  // which sequence, page and bit, modulo their numbers
+};
+
+struct Schedule {
+  uint64_t seed = 0;
+  bool two_forms = false;
+  bool reuse_prefixes = true;
+  int64_t page_tokens = 4;
+  int64_t pages = 16;
+  int64_t chunk_tokens = 16;
+  int64_t max_running = 4;
+  int64_t context_length = 48;
+  std::vector<SimRequest> requests;  // by arrive_step
+  std::vector<SimDamage> damages;
+};
+
+Schedule MakeSchedule(uint64_t seed);
+
+Json ScheduleToJson(const Schedule& schedule);
+// Errors: kInvalidArgument naming the field.
+Result<Schedule> ScheduleFromJson(const Json& json);
+
+}  // namespace tern

@@ -1,0 +1,85 @@
+// tern_sim: runs simulations from the command line. Exit code 0: all passed, 1: one failed (its
+// shrunk schedule is written), 2: wrong usage.
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "base/args.h"
+#include "base/log.h"
+#include "sim/simulator.h"
+
+namespace tern {
+namespace {
+
+struct Flags {
+  int64_t seed = 0;
+  int64_t count = 1;
+  std::string replay;
+  std::string bugs_dir = "tests/bugs";
+};
+
+int Report(const Schedule& schedule, const Status& status, const Flags& flags) {
+  fmt::print(stderr, "seed {}: {}\n", schedule.seed, status.message());
+  const Schedule small = Shrink(schedule, {});
+  const std::string path = fmt::format("{}/sim_{}.json", flags.bugs_dir, schedule.seed);
+  std::ofstream(path) << DumpJson(ScheduleToJson(small), 1) << "\n";
+  SimCounts counts;
+  fmt::print(stderr, "shrunk to {} requests ({}); replay with tern_sim --replay {}\n",
+             small.requests.size(), RunSchedule(small, {}, &counts).message(), path);
+  return 1;
+}
+
+int Replay(const Flags& flags) {
+  Result<Json> json = ParseJsonFile(flags.replay);
+  if (!json.ok()) return fmt::print(stderr, "tern_sim: {}\n", json.status().message()), 2;
+  const Result<Schedule> schedule = ScheduleFromJson(*json);
+  if (!schedule.ok()) {
+    fmt::print(stderr, "tern_sim: {}: {}\n", flags.replay, schedule.status().message());
+    return 2;
+  }
+  SimCounts counts;
+  const Status status = RunSchedule(*schedule, {}, &counts);
+  fmt::print("{}: {}\n", flags.replay, status.ok() ? "passed" : status.message());
+  return status.ok() ? 0 : 1;
+}
+
+int Main(const std::vector<std::string>& args) {
+  Flags flags;
+  OptionTable options("tern_sim", "Simulates the engine on schedules made from seeds.");
+  options.Add("--seed", &flags.seed, "SEED", "the first seed").Positional();
+  options.Add("--count", &flags.count, "N", "how many seeds, from SEED on").Range(1, 1e12);
+  options.Add("--replay", &flags.replay, "FILE", "run this schedule instead");
+  options.Add("--bugs-dir", &flags.bugs_dir, "DIR", "where a failing schedule is written");
+  const Result<ParseOutcome> outcome = options.Parse(args);
+  if (!outcome.ok()) {
+    fmt::print(stderr, "tern_sim: {}\n", outcome.status().message());
+    return 2;
+  }
+  if (*outcome == ParseOutcome::kHelpShown) return 0;
+  SetLogLevel(LogLevel::kError);
+  if (!flags.replay.empty()) return Replay(flags);
+  SimCounts total;
+  for (int64_t i = 0; i < flags.count; ++i) {
+    const Schedule schedule = MakeSchedule(static_cast<uint64_t>(flags.seed + i));
+    SimCounts counts;
+    const Status status = RunSchedule(schedule, {}, &counts);
+    if (!status.ok()) return Report(schedule, status, flags);
+    total += counts;
+  }
+  fmt::print(
+      "{} schedules passed: {} steps, {} requests finished, {} cancelled, {} retractions, "
+      "{} cached tokens, {} evicted\n",
+      flags.count, total.steps, total.finished, total.cancelled, total.retractions,
+      total.cached_tokens, total.evicted_tokens);
+  return 0;
+}
+
+}  // namespace
+}  // namespace tern
+
+int main(int argc, char** argv) {
+  return tern::Main(std::vector<std::string>(argv + 1, argv + argc));
+}
