@@ -38,7 +38,8 @@ void StopTrace() {
 void RecordTrace(const char* name) {
   MutexLock lock(g_mutex);
   if (g_file == nullptr) return;
-  fmt::print(g_file, "{} {}\n", SystemClock().NowUs() - g_start_us, name);
+  const std::string line = fmt::format("{} {}\n", SystemClock().NowUs() - g_start_us, name);
+  std::fwrite(line.data(), 1, line.size(), g_file);
   std::fflush(g_file);
 }
 

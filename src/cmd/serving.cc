@@ -1,0 +1,227 @@
+#include "cmd/serving.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/clock.h"
+#include "base/env.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "base/topology.h"
+#include "checkpoint/checkpoint.h"
+#include "cmd/load.h"
+#include "models/registry.h"
+#include "server/errors.h"
+
+namespace tern {
+namespace {
+
+constexpr double kMiB = 1 << 20;
+constexpr int64_t kProgressUs = 2'000'000;
+constexpr double kMaxCount = 1e12;
+
+Result<KvFormat> KvFormatNamed(const std::string& name) {
+  if (name == "bf16" || name == "bfloat16" || name == "auto") return KvFormat::kBf16;
+  for (const char* later : {"fp8_e4m3", "fp8_tiled", "fp8_ds_mla"}) {
+    if (name == later) {
+      return Unimplemented(
+          fmt::format("--kv-cache-dtype {} is not built yet; auto and bf16 are", name));
+    }
+  }
+  return InvalidArgument(
+      fmt::format("--kv-cache-dtype '{}' is unknown; auto and bf16 are built", name));
+}
+
+Result<SamplingDefaults> SamplingDefaultsOf(const ModelOptions& options) {
+  SamplingDefaults defaults;
+  if (options.sampling_defaults == "openai") return defaults;
+  TERN_ASSIGN_OR_RETURN(const auto checkpoint, Checkpoint::Open(options.model_path));
+  const GenerationConfig& config = checkpoint->generation();
+  defaults.temperature = config.temperature.value_or(defaults.temperature);
+  defaults.top_p = config.top_p.value_or(defaults.top_p);
+  defaults.min_p = config.min_p.value_or(defaults.min_p);
+  defaults.top_k = config.top_k.value_or(defaults.top_k);
+  if (config.repetition_penalty.value_or(1.0) != 1.0) {
+    TERN_LOG(kWarning, "the model's default repetition_penalty {} is ignored: not supported",
+             *config.repetition_penalty);
+  }
+  return defaults;
+}
+
+std::string TextOf(const Tokenizer& tokenizer, std::optional<TokenId> id) {
+  return id ? std::string(tokenizer.TokenBytes(*id)) : std::string();
+}
+
+}  // namespace
+
+void DeclareModelOptions(OptionTable& table, ModelOptions& o) {
+  table.Add("--model-path", &o.model_path, "DIR|FILE.gguf", "checkpoint to load")
+      .Alias("--model")
+      .Group("Model");
+  table
+      .Add("--chat-template", &o.chat_template, "FILE",
+           "Jinja chat template to use instead of the model's own")
+      .Group("Model");
+  table
+      .Add("--context-length", &o.engine.context_length, "N",
+           "most tokens of prompt and answer together; 0: what the model was made for")
+      .Range(0, kMaxCount)
+      .Group("Model");
+  table
+      .Add("--sampling-defaults", &o.sampling_defaults, "SOURCE",
+           "where sampling values come from that a request leaves out: the model's "
+           "generation_config.json, or OpenAI's defaults")
+      .Choices({"model", "openai"})
+      .Group("Model");
+  table
+      .Add("--kv-cache-dtype", &o.kv_cache_dtype, "FORMAT",
+           "how keys and values are stored: auto or bf16")
+      .Group("Memory and speed");
+  table.Add("--threads", &o.threads, "N", "threads for kernels; 0: all that this process may use")
+      .Range(0, 4096)
+      .Group("Memory and speed");
+  table.Add("--page-size", &o.engine.page_tokens, "N", "tokens per page of the KV cache")
+      .Range(1, 4096)
+      .Group("Memory and speed");
+  table
+      .Add("--max-total-tokens", &o.engine.max_total_tokens, "N",
+           "tokens that the KV cache holds; 0: as many as --mem-fraction-static leaves room for")
+      .Range(0, kMaxCount)
+      .Group("Memory and speed");
+  table
+      .Add("--mem-fraction-static", &o.engine.mem_fraction_static, "F",
+           "share of the available memory for weights and KV cache together")
+      .Range(0.01, 1.0)
+      .Group("Memory and speed");
+  table
+      .Add("--max-running-requests", &o.engine.max_running_requests, "N",
+           "requests computed at the same time")
+      .Range(1, 65536)
+      .Group("Memory and speed");
+  table
+      .Add("--max-queued-requests", &o.engine.max_queued_requests, "N",
+           "requests that may wait; more are answered 503")
+      .Range(1, 1 << 20)
+      .Group("Memory and speed");
+  table
+      .Add("--chunked-prefill-size", &o.engine.chunked_prefill_size, "N",
+           "most tokens computed in one step, generated ones counted first")
+      .Range(1, 1 << 20)
+      .Group("Memory and speed");
+  table
+      .Add("--disable-radix-cache", &o.engine.disable_radix_cache, "",
+           "do not reuse the prefixes of earlier prompts")
+      .Group("Memory and speed");
+  table
+      .Add("--random-seed", &o.random_seed, "N",
+           "seed for requests that bring none; 0: from the system")
+      .Range(0, 9e15)
+      .Group("Memory and speed");
+}
+
+Serving::Serving(ModelOptions options, ApiServerOptions api)
+    : options_(std::move(options)), api_(std::move(api), metrics_) {}
+
+Serving::~Serving() { Stop(0); }
+
+Status Serving::Listen(const std::string& host, int port) {
+  HttpServerOptions http;
+  http.error_body = ErrorBody;
+  TERN_ASSIGN_OR_RETURN(
+      http_, HttpServer::Start(host, port, std::move(http),
+                               [this](HttpRequest request, std::shared_ptr<ResponseWriter> writer) {
+                                 api_.Handle(std::move(request), std::move(writer));
+                               }));
+  return OkStatus();
+}
+
+Status Serving::Load() {
+  if (options_.model_path.empty()) return InvalidArgument("--model-path is required");
+  TERN_ASSIGN_OR_RETURN(options_.engine.kv_format, KvFormatNamed(options_.kv_cache_dtype));
+  options_.engine.random_seed = static_cast<uint64_t>(options_.random_seed);
+  const int64_t start_us = SystemClock().NowUs();
+  ServedModel served;
+  served.path = options_.model_path;
+  served.name =
+      options_.served_model_name.empty() ? options_.model_path : options_.served_model_name;
+  TERN_RETURN_IF_ERROR(LoadText(&served));
+  TERN_ASSIGN_OR_RETURN(served.sampling, SamplingDefaultsOf(options_));
+  TERN_RETURN_IF_ERROR(StartEngine(&served));
+  TERN_LOG(kInfo, "loaded {} in {:.1f} s", options_.model_path,
+           static_cast<double>(SystemClock().NowUs() - start_us) * 1e-6);
+  api_.SetReady(std::move(served));
+  return OkStatus();
+}
+
+Status Serving::LoadText(ServedModel* served) const {
+  TERN_ASSIGN_OR_RETURN(served->tokenizer, LoadTokenizer(options_.model_path));
+  served->bos_token = TextOf(*served->tokenizer, served->tokenizer->bos());
+  served->eos_token = TextOf(*served->tokenizer, served->tokenizer->eos());
+  const bool own = options_.chat_template.empty();
+  Result<std::string> source =
+      own ? LoadChatTemplateSource(options_.model_path) : ReadFile(options_.chat_template);
+  if (own && source.status().code() == StatusCode::kNotFound) {
+    TERN_LOG(kWarning, "no chat template: {}; chat requests will be refused",
+             source.status().message());
+    return OkStatus();
+  }
+  if (!source.ok()) return source.status();
+  auto compiled = ChatTemplate::Compile(std::move(source).value());
+  if (!compiled.ok()) {
+    return compiled.status().WithContext(
+        fmt::format("chat template of {}", own ? options_.model_path : options_.chat_template));
+  }
+  served->chat_template = std::move(compiled).value();
+  return OkStatus();
+}
+
+Status Serving::StartEngine(ServedModel* served) {
+  const int threads =
+      options_.threads > 0 ? static_cast<int>(options_.threads) : AvailableThreads();
+  pool_ = std::make_unique<ThreadPool>(threads);
+  TERN_ASSIGN_OR_RETURN(ops_, Ops::Create(EnvIsa().value_or(""), *pool_));
+  TERN_LOG(kInfo, "{} threads, {} kernels, {}", threads, ops_->isa(), CpuName());
+
+  LoadOptions load;
+  int64_t logged_us = SystemClock().NowUs();
+  load.progress = [&logged_us](uint64_t done_bytes, uint64_t total_bytes) {
+    const int64_t now_us = SystemClock().NowUs();
+    if (now_us - logged_us < kProgressUs || total_bytes == 0) return;
+    logged_us = now_us;
+    TERN_LOG(kInfo, "loading weights: {:.0f} of {:.0f} MiB ({} %)",
+             static_cast<double>(done_bytes) / kMiB, static_cast<double>(total_bytes) / kMiB,
+             done_bytes * 100 / total_bytes);
+  };
+  TERN_ASSIGN_OR_RETURN(model_, LoadModel(options_.model_path, *ops_, load));
+  const ModelInfo& info = model_->info();
+  if (served->tokenizer->vocab_size() > info.vocab_size) {
+    return InvalidArgument(fmt::format("{}: the tokenizer has {} tokens, the model only {}",
+                                       options_.model_path, served->tokenizer->vocab_size(),
+                                       info.vocab_size));
+  }
+  TERN_ASSIGN_OR_RETURN(engine_, Engine::Start(*model_, *ops_, options_.engine, metrics_));
+  const EngineStats stats = engine_->Stats();
+  TERN_LOG(kInfo, "weights {:.0f} MiB, KV cache {:.0f} MiB for {} tokens, context {} tokens",
+           static_cast<double>(stats.weight_bytes) / kMiB,
+           static_cast<double>(stats.kv_bytes) / kMiB, stats.total_tokens, stats.context_length);
+  served->architecture = info.architecture;
+  served->model_type = info.model_type;
+  served->context_length = stats.context_length;
+  served->engine = engine_.get();
+  return OkStatus();
+}
+
+void Serving::Stop(int64_t timeout_us) {
+  if (http_ == nullptr) return;
+  const int64_t end_us = SystemClock().NowUs() + timeout_us;
+  api_.SetDraining();
+  http_->StopAccepting();
+  if (engine_ != nullptr && timeout_us > 0) engine_->Drain(timeout_us);
+  // The last tokens are on their way to the clients.
+  http_->Shutdown(std::max<int64_t>(end_us - SystemClock().NowUs(), 0));
+  engine_.reset();
+  http_.reset();
+}
+
+}  // namespace tern

@@ -1,0 +1,67 @@
+// Serving: a model behind an HTTP port: what `serve` runs and `chat` talks to.
+// Owner: the command. Thread: the command's; requests are handled on the network thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "base/args.h"
+#include "base/json.h"
+#include "base/metrics.h"
+#include "base/thread_pool.h"
+#include "engine/engine.h"
+#include "kernels/ops.h"
+#include "models/model.h"
+#include "net/http_server.h"
+#include "server/api_server.h"
+
+namespace tern {
+
+// Which model, and how it runs. Names and defaults follow SGLang where it has them.
+struct ModelOptions {
+  std::string model_path;
+  std::string served_model_name;  // empty: model_path
+  std::string chat_template;      // a file; empty: the model's own
+  std::string kv_cache_dtype = "auto";
+  std::string sampling_defaults = "model";
+  int64_t threads = 0;  // 0: all that this process may use
+  EngineOptions engine;
+  int64_t random_seed = 0;
+};
+
+// Declares --model-path and what else ModelOptions holds. `options` outlives the table.
+void DeclareModelOptions(OptionTable& table, ModelOptions& options);
+
+class Serving {
+ public:
+  // `api.server_args` and `api.version` are for /server_info.
+  Serving(ModelOptions options, ApiServerOptions api);
+  ~Serving();
+
+  // Takes the port; requests get 503 until Load is done. Errors: HttpServer::Start's.
+  Status Listen(const std::string& host, int port);
+  // Loads the model and starts the engine; logs progress. Errors name the file or flag.
+  Status Load();
+  int port() const { return http_->port(); }
+
+  // Takes no new requests, lets the running ones end for at most `timeout_us`, ends the rest.
+  void Stop(int64_t timeout_us);
+
+ private:
+  Status LoadText(ServedModel* served) const;
+  Status StartEngine(ServedModel* served);
+
+  ModelOptions options_;
+  MetricRegistry metrics_;
+  // In the order of death, last first: the engine's last events still find the network thread's
+  // queue, and requests that arrive during the end still find the API.
+  ApiServer api_;
+  std::unique_ptr<HttpServer> http_;
+  std::unique_ptr<ThreadPool> pool_;
+  std::unique_ptr<Ops> ops_;
+  std::unique_ptr<Model> model_;
+  std::unique_ptr<Engine> engine_;
+};
+
+}  // namespace tern

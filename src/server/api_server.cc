@@ -1,0 +1,274 @@
+#include "server/api_server.h"
+
+#include <fmt/format.h>
+
+#include "base/log.h"
+#include "base/trace.h"
+#include "server/errors.h"
+#include "server/info.h"
+#include "server/native.h"
+#include "server/openai.h"
+
+namespace tern {
+namespace {
+
+constexpr int64_t kHealthGenerateTimeoutUs = 20'000'000;
+constexpr std::string_view kModelsPrefix = "/v1/models/";
+
+void SendJson(ResponseWriter& writer, const Json& json) {
+  writer.Send(200, {{"Content-Type", "application/json"}}, DumpJson(json));
+}
+
+void SendText(ResponseWriter& writer, int status, std::string text) {
+  writer.Send(status, {{"Content-Type", "text/plain; charset=utf-8"}}, std::move(text));
+}
+
+// Passes everything on and counts the answer by its status.
+class CountingWriter final : public ResponseWriter {
+ public:
+  CountingWriter(std::shared_ptr<ResponseWriter> next, MetricRegistry& registry, std::string method,
+                 std::string endpoint)
+      : next_(std::move(next)),
+        registry_(registry),
+        method_(std::move(method)),
+        endpoint_(std::move(endpoint)) {}
+  void Send(int status, HttpHeaders headers, std::string body) override {
+    Count(status);
+    next_->Send(status, std::move(headers), std::move(body));
+  }
+  void BeginStream(int status, HttpHeaders headers) override {
+    Count(status);
+    next_->BeginStream(status, std::move(headers));
+  }
+  void Write(std::string_view data) override { next_->Write(data); }
+  void End() override { next_->End(); }
+  void OnDisconnect(std::function<void()> callback) override {
+    next_->OnDisconnect(std::move(callback));
+  }
+  bool open() const override { return next_->open(); }
+  Executor& executor() override { return next_->executor(); }
+
+ private:
+  void Count(int status) {
+    registry_
+        .AddCounter(
+            "sglang:http_responses_total", "HTTP answers by status.",
+            {{"endpoint", endpoint_}, {"method", method_}, {"status_code", std::to_string(status)}})
+        .Add();
+  }
+
+  const std::shared_ptr<ResponseWriter> next_;
+  MetricRegistry& registry_;
+  const std::string method_, endpoint_;
+};
+
+// /health_generate: any sign of life from the engine is an answer.
+class HealthListener final : public GenerationListener {
+ public:
+  explicit HealthListener(std::shared_ptr<ResponseWriter> writer) : writer_(std::move(writer)) {}
+  void OnToken(size_t, const TokenEvent&, std::string_view) override {
+    SendText(*writer_, 200, "");
+  }
+  void OnEnd(size_t, std::string_view, const ChoiceEnd& end) override {
+    if (end.reason == ChoiceEnd::Reason::kError) return SendError(*writer_, end.status);
+    SendText(*writer_, 200, "");  // dropped when a token has already answered
+  }
+
+ private:
+  const std::shared_ptr<ResponseWriter> writer_;
+};
+
+bool EqualInConstantTime(std::string_view a, std::string_view b) {
+  unsigned difference = a.size() == b.size() ? 0 : 1;
+  for (size_t i = 0; i < a.size(); ++i) {
+    difference |= static_cast<unsigned char>(a[i]) ^
+                  static_cast<unsigned char>(b.empty() ? 0 : b[i % b.size()]);
+  }
+  return difference == 0;
+}
+
+}  // namespace
+
+struct ApiServer::Route {
+  const char* methods;  // separated by '|'
+  const char* path;
+  Needs needs;
+  void (ApiServer::*handle)(const HttpRequest&, std::shared_ptr<ResponseWriter>);
+};
+
+const ApiServer::Route ApiServer::kRoutes[] = {
+    {"POST", "/v1/chat/completions", Needs::kReady, &ApiServer::Chat},
+    {"POST", "/v1/completions", Needs::kReady, &ApiServer::Completions},
+    {"POST|PUT", "/generate", Needs::kReady, &ApiServer::Generate},
+    {"GET|HEAD", "/health", Needs::kNothing, &ApiServer::Health},
+    {"GET", "/health_generate", Needs::kReady, &ApiServer::HealthGenerate},
+    {"GET", "/v1/models", Needs::kModel, &ApiServer::Models},
+    {"GET", "/v1/models/", Needs::kModel, &ApiServer::OneModel},
+    {"GET", "/model_info", Needs::kModel, &ApiServer::ModelInfo},
+    {"GET", "/get_model_info", Needs::kModel, &ApiServer::ModelInfo},
+    {"GET", "/server_info", Needs::kModel, &ApiServer::ServerInfo},
+    {"GET", "/get_server_info", Needs::kModel, &ApiServer::ServerInfo},
+    {"GET", "/v1/loads", Needs::kModel, &ApiServer::Loads},
+    {"GET", "/metrics", Needs::kNothing, &ApiServer::Metrics},
+    {"POST", "/abort_request", Needs::kModel, &ApiServer::AbortRequest},
+    {"GET|POST", "/flush_cache", Needs::kModel, &ApiServer::FlushCache},
+};
+
+ApiServer::ApiServer(ApiServerOptions options, MetricRegistry& registry, const Clock& clock)
+    : options_(std::move(options)),
+      registry_(registry),
+      clock_(clock),
+      started_at_(clock.UnixSeconds()) {}
+
+void ApiServer::SetReady(ServedModel model) {
+  model_.emplace(std::move(model));
+  state_.store(State::kReady, std::memory_order_release);
+  TERN_TRACE("server.ready");
+}
+
+void ApiServer::SetDraining() { state_.store(State::kDraining, std::memory_order_release); }
+
+bool ApiServer::Authorized(const HttpRequest& request) const {
+  if (options_.api_key.empty() || request.method == "OPTIONS") return true;
+  for (const std::string_view open : {"/health", "/ready", "/metrics"}) {
+    if (std::string_view(request.path).substr(0, open.size()) == open) return true;
+  }
+  const std::string* header = FindHeader(request.headers, "Authorization");
+  constexpr std::string_view kBearer = "Bearer ";
+  return header != nullptr && std::string_view(*header).substr(0, kBearer.size()) == kBearer &&
+         EqualInConstantTime(std::string_view(*header).substr(kBearer.size()), options_.api_key);
+}
+
+void ApiServer::Handle(HttpRequest request, std::shared_ptr<ResponseWriter> writer) {
+  TERN_TRACE("net.http");
+  const Route* found = nullptr;
+  bool path_known = false;
+  for (const Route& route : kRoutes) {
+    const std::string_view path = route.path;
+    const bool same = path == kModelsPrefix
+                          ? std::string_view(request.path).substr(0, path.size()) == path
+                          : request.path == path;
+    if (!same) continue;
+    path_known = true;
+    const std::string methods = fmt::format("|{}|", route.methods);
+    if (methods.find("|" + request.method + "|") != std::string::npos) found = &route;
+  }
+  // Unknown paths share one label: they must not grow the registry.
+  const std::string endpoint = found != nullptr ? found->path : "other";
+  const std::string method = found != nullptr ? request.method : "other";
+  registry_
+      .AddCounter("sglang:http_requests_total", "HTTP requests.",
+                  {{"endpoint", endpoint}, {"method", method}})
+      .Add();
+  writer = std::make_shared<CountingWriter>(std::move(writer), registry_, method, endpoint);
+
+  const auto refuse = [&](int status, std::string_view message) {
+    writer->Send(status, {{"Content-Type", "application/json"}}, ErrorBody(status, message));
+  };
+  if (!Authorized(request)) {
+    return writer->Send(401, {{"Content-Type", "application/json"}, {"WWW-Authenticate", "Bearer"}},
+                        R"({"error":"Unauthorized"})");
+  }
+  if (found == nullptr && path_known) {
+    return refuse(405, fmt::format("{} is not allowed on {}", request.method, request.path));
+  }
+  if (found == nullptr) return refuse(404, fmt::format("there is no endpoint {}", request.path));
+  const State state = state_.load(std::memory_order_acquire);
+  if (found->needs != Needs::kNothing && state == State::kLoading) {
+    return refuse(503, "the model is still being loaded");
+  }
+  if (found->needs == Needs::kReady && state == State::kDraining) {
+    return refuse(503, "the server is shutting down");
+  }
+  TERN_LOG(kDebug, "{} {}", request.method, request.path);
+  (this->*found->handle)(request, std::move(writer));
+}
+
+void ApiServer::Health(const HttpRequest&, std::shared_ptr<ResponseWriter> writer) {
+  const State state = state_.load(std::memory_order_acquire);
+  if (state == State::kReady) return SendText(*writer, 200, "");
+  SendText(*writer, 503, state == State::kLoading ? "loading" : "shutting down");
+}
+
+void ApiServer::HealthGenerate(const HttpRequest&, std::shared_ptr<ResponseWriter> writer) {
+  ChoiceSpec spec;
+  spec.request.rid = NewRequestId("HEALTH_CHECK_");
+  spec.request.tokens = {0};
+  spec.request.sampling.temperature = 0;
+  spec.request.sampling.max_new_tokens = 1;
+  spec.request.sampling.ignore_eos = true;
+  std::vector<ChoiceSpec> choices;
+  choices.push_back(std::move(spec));
+  StartGeneration(Context(), std::move(choices), std::make_shared<HealthListener>(writer), writer,
+                  /*chunked=*/false);
+  writer->executor().PostAfter(kHealthGenerateTimeoutUs, [weak = std::weak_ptr(writer)] {
+    if (const auto live = weak.lock()) {
+      SendError(*live, Unavailable("the engine has made no progress in 20 seconds"));
+    }
+  });
+}
+
+void ApiServer::Models(const HttpRequest&, std::shared_ptr<ResponseWriter> writer) {
+  SendJson(*writer, {{"object", "list"}, {"data", Json::array({ModelCard(*model_, started_at_)})}});
+}
+
+void ApiServer::OneModel(const HttpRequest& request, std::shared_ptr<ResponseWriter> writer) {
+  const std::string name = request.path.substr(kModelsPrefix.size());
+  if (name == model_->name) return SendJson(*writer, ModelCard(*model_, started_at_));
+  const Json error = {{"message", fmt::format("The model '{}' does not exist", name)},
+                      {"type", "invalid_request_error"},
+                      {"param", "model"},
+                      {"code", "model_not_found"}};
+  writer->Send(404, {{"Content-Type", "application/json"}}, DumpJson({{"error", error}}));
+}
+
+void ApiServer::ModelInfo(const HttpRequest&, std::shared_ptr<ResponseWriter> writer) {
+  SendJson(*writer, ModelInfoJson(*model_));
+}
+
+void ApiServer::ServerInfo(const HttpRequest&, std::shared_ptr<ResponseWriter> writer) {
+  SendJson(*writer, ServerInfoJson(*model_, options_.server_args, options_.version));
+}
+
+void ApiServer::Loads(const HttpRequest&, std::shared_ptr<ResponseWriter> writer) {
+  SendJson(*writer, LoadsJson(*model_, options_.version, clock_.UnixSeconds()));
+}
+
+void ApiServer::Metrics(const HttpRequest&, std::shared_ptr<ResponseWriter> writer) {
+  if (!options_.enable_metrics) {
+    return SendError(*writer, NotFound("metrics are off; start with --enable-metrics"));
+  }
+  writer->Send(200, {{"Content-Type", "text/plain; version=0.0.4; charset=utf-8"}},
+               registry_.Render());
+}
+
+void ApiServer::Chat(const HttpRequest& request, std::shared_ptr<ResponseWriter> writer) {
+  HandleChatCompletions(Context(), request, std::move(writer));
+}
+
+void ApiServer::Completions(const HttpRequest& request, std::shared_ptr<ResponseWriter> writer) {
+  HandleCompletions(Context(), request, std::move(writer));
+}
+
+void ApiServer::Generate(const HttpRequest& request, std::shared_ptr<ResponseWriter> writer) {
+  HandleGenerate(Context(), request, std::move(writer));
+}
+
+void ApiServer::AbortRequest(const HttpRequest& request, std::shared_ptr<ResponseWriter> writer) {
+  Result<Json> body = ParseJson(request.body);
+  if (!body.ok()) return SendError(*writer, body.status());
+  Result<std::string> rid = JsonString(*body, "rid", "", "body");
+  if (!rid.ok()) return SendError(*writer, rid.status());
+  Result<bool> all = JsonBool(*body, "abort_all", false, "body");
+  if (!all.ok()) return SendError(*writer, all.status());
+  if (rid->empty() && !*all) return SendError(*writer, InvalidArgument("body.rid is required"));
+  model_->engine->AbortRid(*rid, *all);
+  SendText(*writer, 200, "");
+}
+
+void ApiServer::FlushCache(const HttpRequest&, std::shared_ptr<ResponseWriter> writer) {
+  if (model_->engine->FlushCache()) return SendText(*writer, 200, "Cache flushed.\n");
+  SendText(*writer, 400, "The cache was not flushed: requests are running.\n");
+}
+
+}  // namespace tern

@@ -1,0 +1,105 @@
+#include "server/info.h"
+
+#include "engine/engine.h"
+
+namespace tern {
+namespace {
+
+constexpr double kGiB = 1 << 30;
+
+double TokenUsage(const EngineStats& stats) {
+  return stats.total_tokens == 0
+             ? 0.0
+             : static_cast<double>(stats.used_tokens) / static_cast<double>(stats.total_tokens);
+}
+
+double CacheHitRate(const EngineStats& stats) {
+  return stats.prompt_tokens == 0 ? 0.0
+                                  : static_cast<double>(stats.cached_prompt_tokens) /
+                                        static_cast<double>(stats.prompt_tokens);
+}
+
+Json MemoryUsage(const EngineStats& stats) {
+  return {{"weight", static_cast<double>(stats.weight_bytes) / kGiB},
+          {"kvcache", static_cast<double>(stats.kv_bytes) / kGiB},
+          {"token_capacity", stats.total_tokens}};
+}
+
+}  // namespace
+
+Json ModelCard(const ServedModel& model, int64_t created) {
+  return {{"id", model.name},
+          {"object", "model"},
+          {"created", created},
+          {"owned_by", "sglang"},
+          {"root", model.path},
+          {"parent", nullptr},
+          {"max_model_len", model.context_length}};
+}
+
+Json ModelInfoJson(const ServedModel& model) {
+  return {{"model_path", model.path},
+          {"served_model_name", model.name},
+          {"tokenizer_path", model.path},
+          {"is_generation", true},
+          {"preferred_sampling_params", nullptr},
+          {"weight_version", "default"},
+          {"has_image_understanding", false},
+          {"has_audio_understanding", false},
+          {"model_type", model.model_type},
+          {"architectures", Json::array({model.architecture})}};
+}
+
+Json ServerInfoJson(const ServedModel& model, const Json& server_args, const std::string& version) {
+  const EngineStats stats = model.engine->Stats();
+  Json info = server_args;
+  info["served_model_name"] = model.name;
+  info["model_path"] = model.path;
+  info["version"] = version;
+  info["tp_size"] = 1;
+  info["dp_size"] = 1;
+  info["pp_size"] = 1;
+  info["disaggregation_mode"] = "null";
+  info["is_embedding"] = false;
+  info["weight_version"] = "default";
+  info["context_length"] = stats.context_length;
+  info["max_total_num_tokens"] = stats.total_tokens;
+  info["max_total_tokens"] = stats.total_tokens;
+  info["max_req_input_len"] = std::max<int64_t>(stats.context_length - 1, 0);
+  info["internal_states"] = Json::array({Json{{"last_gen_throughput", stats.generated_tokens_per_s},
+                                              {"num_running_reqs", stats.running_requests},
+                                              {"num_queue_reqs", stats.queued_requests},
+                                              {"num_used_tokens", stats.used_tokens},
+                                              {"num_cached_tokens", stats.cached_tokens},
+                                              {"num_free_tokens", stats.free_tokens},
+                                              {"num_finished_reqs", stats.finished_requests},
+                                              {"num_aborted_reqs", stats.aborted_requests},
+                                              {"num_retractions", stats.retractions},
+                                              {"prompt_tokens", stats.prompt_tokens},
+                                              {"cached_prompt_tokens", stats.cached_prompt_tokens},
+                                              {"generated_tokens", stats.generated_tokens},
+                                              {"memory_usage", MemoryUsage(stats)}}});
+  return info;
+}
+
+Json LoadsJson(const ServedModel& model, const std::string& version, int64_t now) {
+  const EngineStats stats = model.engine->Stats();
+  const Json load = {{"timestamp", now},
+                     {"dp_rank", 0},
+                     {"num_running_reqs", stats.running_requests},
+                     {"num_waiting_reqs", stats.queued_requests},
+                     {"num_total_reqs", stats.running_requests + stats.queued_requests},
+                     {"num_used_tokens", stats.used_tokens},
+                     {"max_total_num_tokens", stats.total_tokens},
+                     {"token_usage", TokenUsage(stats)},
+                     {"gen_throughput", stats.generated_tokens_per_s},
+                     {"cache_hit_rate", CacheHitRate(stats)},
+                     {"utilization", TokenUsage(stats)},
+                     {"disaggregation", {{"mode", "null"}}}};
+  return {{"timestamp", now},
+          {"version", version},
+          {"dp_rank_count", 1},
+          {"loads", Json::array({load})}};
+}
+
+}  // namespace tern

@@ -1,0 +1,21 @@
+// Documents about the model and the server, in SGLang's shapes: what routers read of a worker.
+// Thread: any.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/json.h"
+#include "server/served_model.h"
+
+namespace tern {
+
+// An entry of /v1/models. `created`: Unix seconds.
+Json ModelCard(const ServedModel& model, int64_t created);
+Json ModelInfoJson(const ServedModel& model);
+// `server_args`: every option and its value; they come first, as SGLang has it.
+Json ServerInfoJson(const ServedModel& model, const Json& server_args, const std::string& version);
+// /v1/loads. `now`: Unix seconds.
+Json LoadsJson(const ServedModel& model, const std::string& version, int64_t now);
+
+}  // namespace tern

@@ -1,0 +1,124 @@
+#include "server/native.h"
+
+#include "server/test_server.h"
+
+namespace tern {
+namespace {
+
+using testing::HasSubstr;
+
+class GenerateTest : public ServerTest {
+ protected:
+  void SetUp() override {
+    ServerTest::SetUp();
+    Ready();
+  }
+};
+
+TEST_F(GenerateTest, TextAndIdsGiveTextIdsAndMeta) {
+  engine_.SetAnswer("abc");
+  for (const Json& prompt : {Json{{"text", "hey"}}, Json{{"input_ids", {104, 101, 121}}}}) {
+    Json body = prompt;
+    body["rid"] = "r1";
+    body["model"] = "unknown";  // smg's spelling of no model
+    const Json answer = PostOk("/generate", body);
+    EXPECT_EQ(answer["text"], "abc");
+    EXPECT_EQ(answer["output_ids"], Json({97, 98, 99, 256}));
+    EXPECT_EQ(answer["meta_info"]["id"], "r1");
+    EXPECT_EQ(answer["meta_info"]["finish_reason"], (Json{{"type", "stop"}, {"matched", 256}}));
+    EXPECT_EQ(answer["meta_info"]["prompt_tokens"], 3);
+    EXPECT_EQ(answer["meta_info"]["completion_tokens"], 4);
+    EXPECT_EQ(engine_.last_request().tokens, (std::vector<int32_t>{104, 101, 121}));
+    EXPECT_EQ(engine_.last_request().sampling.max_new_tokens, 128);
+  }
+  EXPECT_EQ(Call("PUT", "/generate", R"({"text":"hey"})").status, 200);
+}
+
+TEST_F(GenerateTest, StreamIsCumulative) {
+  engine_.SetAnswer("abc");
+  Json body = {{"text", "hey"}, {"sampling_params", {{"max_new_tokens", 2}}}};
+  const std::vector<Json> events = PostStream("/generate", body);
+  ASSERT_EQ(events.size(), 3u);
+  EXPECT_EQ(events[0]["text"], "a");
+  EXPECT_EQ(events[1]["text"], "ab");
+  EXPECT_EQ(events[1]["output_ids"], Json({97, 98}));
+  EXPECT_TRUE(events[1]["meta_info"]["finish_reason"].is_null());
+  EXPECT_EQ(events[2]["text"], "ab");
+  EXPECT_EQ(events[2]["meta_info"]["finish_reason"], (Json{{"type", "length"}, {"length", 2}}));
+  EXPECT_FALSE(events[0].contains("index"));
+}
+
+TEST_F(GenerateTest, BatchesAndChoicesAreLists) {
+  engine_.SetAnswer("abc");
+  Json answer = PostOk("/generate",
+                       {{"text", Json::array({"a", "bb"})},
+                        {"rid", Json::array({"x", "y"})},
+                        {"sampling_params",
+                         Json::array({Json{{"max_new_tokens", 1}}, Json{{"max_new_tokens", 2}}})}});
+  ASSERT_EQ(answer.size(), 2u);
+  EXPECT_EQ(answer[0]["text"], "a");
+  EXPECT_EQ(answer[1]["text"], "ab");
+  EXPECT_EQ(answer[1]["meta_info"]["prompt_tokens"], 2);
+  EXPECT_EQ(answer[1]["meta_info"]["id"], "y");
+  answer = PostOk("/generate", {{"input_ids", Json::array({Json::array({1})})}});
+  EXPECT_TRUE(answer.is_array());
+  answer = PostOk("/generate", {{"text", "a"}, {"sampling_params", {{"n", 2}}}});
+  EXPECT_EQ(answer.size(), 2u);
+  const std::vector<Json> events = PostStream("/generate", {{"text", Json::array({"a", "b"})}});
+  std::map<int, std::string> last;
+  for (const Json& event : events) last[event["index"]] = event["text"];
+  EXPECT_EQ(last, (std::map<int, std::string>{{0, "abc"}, {1, "abc"}}));
+}
+
+TEST_F(GenerateTest, LogprobsAndStopString) {
+  engine_.SetScript({ByteTokenizer().Encode("abcdef", true), false, OkStatus()});
+  const Json answer = PostOk("/generate", {{"text", "hey"},
+                                           {"return_logprob", true},
+                                           {"top_logprobs_num", 1},
+                                           {"return_text_in_logprobs", true},
+                                           {"sampling_params", {{"stop", "cd"}}}});
+  EXPECT_EQ(answer["text"], "ab");
+  const Json& meta = answer["meta_info"];
+  EXPECT_EQ(meta["finish_reason"], (Json{{"type", "stop"}, {"matched", "cd"}}));
+  EXPECT_EQ(meta["completion_tokens"], 4);
+  ASSERT_EQ(meta["output_token_logprobs"].size(), 4u);
+  EXPECT_EQ(meta["output_token_logprobs"][0], Json::array({-0.5, 97, "a"}));
+  EXPECT_EQ(meta["output_top_logprobs"][3], Json::array({Json::array({-1.0, 97, "a"})}));
+  EXPECT_EQ(meta["input_token_logprobs"], Json::array());
+}
+
+TEST_F(GenerateTest, BadBodiesAre400AndNameTheField) {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"7", "JSON object"},
+      {"{}", "text and input_ids"},
+      {R"({"text":"a","input_ids":[1]})", "text and input_ids"},
+      {R"({"text":5})", "body.text"},
+      {R"({"text":[]})", "prompts"},
+      {R"({"text":["a",1]})", "body.text"},
+      {R"({"text":""})", "empty"},
+      {R"({"input_ids":[]})", "empty"},
+      {R"({"input_ids":"a"})", "body.input_ids"},
+      {R"({"input_ids":[1,"a"]})", "body.input_ids"},
+      {R"({"input_ids":[18446744073709551615]})", "token id"},
+      {R"({"input_ids":[[1],2]})", "body.input_ids"},
+      {R"({"text":"a","sampling_params":5})", "body.sampling_params"},
+      {R"({"text":["a","b"],"sampling_params":[{}]})", "body.sampling_params has 1"},
+      {R"({"text":"a","sampling_params":{"max_new_tokens":-1}})", "max_new_tokens"},
+      {R"({"text":"a","sampling_params":{"max_new_tokens":200}})", "200"},
+      {R"({"text":"a","sampling_params":{"n":0}})", "sampling_params.n"},
+      {R"({"text":"a","sampling_params":{"regex":"a+"}})", "sampling_params.regex"},
+      {R"({"text":"a","rid":5})", "body.rid"},
+      {R"({"text":"a","stream":1})", "body.stream"},
+      {R"({"text":"a","return_logprob":true,"logprob_start_len":0})", "logprob_start_len"},
+      {R"({"text":"a","top_logprobs_num":-1})", "top_logprobs_num"},
+  };
+  for (const auto& [body, message] : cases) {
+    const HttpResponse response = Call("POST", "/generate", body);
+    EXPECT_EQ(response.status, 400) << body;
+    EXPECT_THAT(ParseJson(response.body).value()["message"].get<std::string>(), HasSubstr(message))
+        << body;
+  }
+}
+
+}  // namespace
+}  // namespace tern

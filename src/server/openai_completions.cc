@@ -1,0 +1,59 @@
+// POST /v1/completions: texts or token ids in, text out; no template.
+#include <fmt/format.h>
+
+#include "base/trace.h"
+#include "server/errors.h"
+#include "server/openai.h"
+#include "server/openai_responder.h"
+
+namespace tern {
+namespace {
+
+class TextResponder final : public OpenAiResponder {
+ public:
+  TextResponder(const EndpointContext& context, const CompletionParams& params,
+                const std::vector<ChoiceSpec>& choices, std::shared_ptr<ResponseWriter> writer)
+      : OpenAiResponder(context, params, "cmpl-", choices, std::move(writer)),
+        logprobs_(choices.size(), CompletionLogprobs(tokenizer())) {}
+
+ private:
+  std::string_view ObjectName(bool) const override { return "text_completion"; }
+  std::string TextFields(std::string_view text, std::string_view logprobs) const override {
+    return fmt::format(R"("text":{},"logprobs":{})", JsonQuote(text), logprobs);
+  }
+  std::string EndFields(std::string_view logprobs) const override {
+    return TextFields("", logprobs);
+  }
+  std::string WholeFields(std::string_view text, std::string_view logprobs) const override {
+    return TextFields(text, logprobs);
+  }
+  void AddLogprob(size_t choice, const TokenEvent& token) override { logprobs_[choice].Add(token); }
+  std::string TakeLogprobs(size_t choice) override { return logprobs_[choice].Take(); }
+
+  std::vector<CompletionLogprobs> logprobs_;  // per choice
+};
+
+}  // namespace
+
+void HandleCompletions(const EndpointContext& context, const HttpRequest& request,
+                       std::shared_ptr<ResponseWriter> writer) {
+  TERN_TRACE("server.openai");
+  Result<Json> body = ParseJson(request.body);
+  if (!body.ok()) return SendError(*writer, body.status());
+  Result<CompletionRequest> completion = ParseCompletionRequest(*body, context.model.sampling);
+  if (!completion.ok()) return SendError(*writer, completion.status());
+  const CompletionParams& params = completion->params;
+  std::vector<std::vector<int32_t>> prompts;
+  for (CompletionRequest::Prompt& prompt : completion->prompts) {
+    TERN_TRACE("text.tokenize");
+    prompts.push_back(prompt.ids.empty() ? context.model.tokenizer->Encode(prompt.text)
+                                         : std::move(prompt.ids));
+  }
+  Result<std::vector<ChoiceSpec>> choices =
+      MakeChoices(params, context.model.context_length, std::move(prompts));
+  if (!choices.ok()) return SendError(*writer, choices.status(), params.stream);
+  auto responder = std::make_shared<TextResponder>(context, params, *choices, writer);
+  StartGeneration(context, std::move(choices).value(), std::move(responder), writer, params.stream);
+}
+
+}  // namespace tern

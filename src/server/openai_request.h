@@ -1,0 +1,51 @@
+// OpenAI's request bodies as typed values. Unknown keys are ignored (routers add their own); a
+// known key of a wrong type or range is an error that names it.
+// Thread: pure functions.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/json.h"
+#include "base/result.h"
+#include "server/sampling_json.h"
+
+namespace tern {
+
+// What chat and text completions share.
+struct CompletionParams {
+  TextParams text;
+  int64_t n = 1;
+  bool stream = false;
+  bool include_usage = false;     // stream_options: a last chunk with the usage
+  bool continuous_usage = false;  // stream_options: the usage so far in every chunk
+  bool logprobs = false;
+  int64_t top_logprobs = 0;
+  std::string model;  // any name is accepted, and echoed
+  std::string rid, extra_key, cache_salt;
+};
+
+struct ChatRequest {
+  CompletionParams params;
+  Json messages;         // for the template: text parts joined, tool arguments parsed
+  Json tools;            // null when there are none
+  Json template_kwargs;  // an object
+};
+
+struct CompletionRequest {
+  // A prompt is a text or token ids.
+  struct Prompt {
+    std::string text;
+    std::vector<int32_t> ids;  // used when not empty
+  };
+  CompletionParams params;
+  std::vector<Prompt> prompts;
+};
+
+// Errors: kInvalidArgument naming the field.
+Result<ChatRequest> ParseChatRequest(const Json& body, const SamplingDefaults& defaults);
+Result<CompletionRequest> ParseCompletionRequest(const Json& body,
+                                                 const SamplingDefaults& defaults);
+
+}  // namespace tern

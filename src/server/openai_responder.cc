@@ -1,0 +1,157 @@
+#include "server/openai_responder.h"
+
+#include <fmt/format.h>
+
+#include "server/errors.h"
+
+namespace tern {
+
+OpenAiResponder::OpenAiResponder(const EndpointContext& context, const CompletionParams& params,
+                                 std::string_view id_prefix, const std::vector<ChoiceSpec>& choices,
+                                 std::shared_ptr<ResponseWriter> writer)
+    : tokenizer_(context.model.tokenizer),
+      writer_(writer),
+      sse_(std::move(writer)),
+      stream_(params.stream),
+      include_usage_(params.include_usage),
+      continuous_usage_(params.continuous_usage),
+      logprobs_(params.logprobs),
+      id_(params.rid.empty() ? NewRequestId(id_prefix) : params.rid),
+      model_(params.model.empty() ? context.model.name : params.model),
+      created_(context.clock.UnixSeconds()),
+      choices_per_prompt_(static_cast<size_t>(params.n)),
+      choices_(choices.size()) {
+  for (size_t i = 0; i < choices.size(); ++i) {
+    choices_[i].prompt_tokens = static_cast<int64_t>(choices[i].request.tokens.size());
+  }
+}
+
+void OpenAiResponder::OnToken(size_t index, const TokenEvent& token, std::string_view text) {
+  Choice& choice = choices_[index];
+  ++choice.tokens;
+  if (logprobs_ && token.logprob) {
+    AddLogprob(index, token);
+    ++choice.untold_logprobs;
+  }
+  if (!stream_) {
+    choice.text += text;
+    return;
+  }
+  Open(index);
+  SendText(index, text);
+}
+
+void OpenAiResponder::OnEnd(size_t index, std::string_view text, const ChoiceEnd& end) {
+  Choice& choice = choices_[index];
+  choice.end = end;
+  ++ended_;
+  if (end.reason == ChoiceEnd::Reason::kError) {
+    if (stream_) return sse_.Fail(end.status);
+    return SendError(*writer_, end.status);
+  }
+  if (!stream_) {
+    choice.text += text;
+    if (ended_ == choices_.size()) SendWhole();
+    return;
+  }
+  Open(index);
+  SendText(index, text);
+  SendChunk(index, EndFields(LogprobsOrNull(index)),
+            fmt::format("\"{}\"", FinishReasonName(end.reason)), MatchedStopJson(end));
+  if (ended_ < choices_.size()) return;
+  if (include_usage_) {
+    sse_.Event(fmt::format(R"({},"choices":[],"usage":{}}})",
+                           ResponseHead(id_, ObjectName(true), created_, model_),
+                           UsageJson(TotalUsage())));
+  }
+  sse_.Done();
+}
+
+std::string OpenAiResponder::LogprobsOrNull(size_t index) {
+  if (!logprobs_ || choices_[index].untold_logprobs == 0) return "null";
+  choices_[index].untold_logprobs = 0;
+  return TakeLogprobs(index);
+}
+
+void OpenAiResponder::Open(size_t index) {
+  if (choices_[index].opened) return;
+  choices_[index].opened = true;
+  const std::string fields = OpeningFields();
+  if (!fields.empty()) SendChunk(index, fields, "null", "null");
+}
+
+void OpenAiResponder::SendText(size_t index, std::string_view text) {
+  // Log probabilities wait for text, or for the end.
+  if (!text.empty()) SendChunk(index, TextFields(text, LogprobsOrNull(index)), "null", "null");
+}
+
+void OpenAiResponder::SendChunk(size_t index, std::string_view fields,
+                                std::string_view finish_reason, std::string_view matched_stop) {
+  std::string usage;
+  if (continuous_usage_) {
+    const Choice& choice = choices_[index];
+    usage = fmt::format(R"(,"usage":{})", UsageJson({choice.prompt_tokens, choice.tokens, 0}));
+  } else if (include_usage_) {
+    usage = R"(,"usage":null)";
+  }
+  sse_.Event(
+      fmt::format(R"({},"choices":[{{"index":{},{},"finish_reason":{},"matched_stop":{}}}]{}}})",
+                  ResponseHead(id_, ObjectName(true), created_, model_), index, fields,
+                  finish_reason, matched_stop, usage));
+}
+
+void OpenAiResponder::SendWhole() {
+  std::string list;
+  for (size_t i = 0; i < choices_.size(); ++i) {
+    fmt::format_to(std::back_inserter(list),
+                   R"({}{{"index":{},{},"finish_reason":"{}","matched_stop":{}}})",
+                   i == 0 ? "" : ",", i, WholeFields(choices_[i].text, LogprobsOrNull(i)),
+                   FinishReasonName(choices_[i].end.reason), MatchedStopJson(choices_[i].end));
+  }
+  writer_->Send(200, {{"Content-Type", "application/json"}},
+                fmt::format(R"({},"choices":[{}],"usage":{}}})",
+                            ResponseHead(id_, ObjectName(false), created_, model_), list,
+                            UsageJson(TotalUsage())));
+}
+
+Usage OpenAiResponder::TotalUsage() const {
+  Usage usage;
+  for (size_t i = 0; i < choices_.size(); ++i) {
+    const ChoiceEnd& end = choices_[i].end;
+    usage.completion_tokens += end.completion_tokens;
+    if (i % choices_per_prompt_ != 0) continue;
+    usage.prompt_tokens += end.prompt_tokens;
+    usage.cached_tokens += end.cached_tokens;
+  }
+  return usage;
+}
+
+Result<std::vector<ChoiceSpec>> MakeChoices(const CompletionParams& params, int64_t context_length,
+                                            std::vector<std::vector<int32_t>> prompts) {
+  std::vector<ChoiceSpec> choices;
+  for (std::vector<int32_t>& prompt : prompts) {
+    TextParams text = params.text;
+    TERN_RETURN_IF_ERROR(
+        ResolveMaxTokens(static_cast<int64_t>(prompt.size()), context_length, &text));
+    for (int64_t i = 0; i < params.n; ++i) {
+      ChoiceSpec spec;
+      spec.request.rid = params.rid;
+      spec.request.tokens = i + 1 < params.n ? prompt : std::move(prompt);
+      spec.request.sampling = text.sampling;
+      // One seed would make equal choices.
+      if (text.sampling.seed)
+        spec.request.sampling.seed = *text.sampling.seed + static_cast<uint64_t>(i);
+      spec.request.return_logprobs = params.logprobs;
+      spec.request.top_logprobs = params.top_logprobs;
+      spec.request.extra_key = params.extra_key;
+      spec.request.cache_salt = params.cache_salt;
+      spec.stops = text.stops;
+      spec.no_stop_trim = text.no_stop_trim;
+      spec.skip_special_tokens = text.skip_special_tokens;
+      choices.push_back(std::move(spec));
+    }
+  }
+  return choices;
+}
+
+}  // namespace tern

@@ -1,0 +1,101 @@
+#include "server/openai_response.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <iterator>
+
+namespace tern {
+namespace {
+
+// JSON has no infinities: a token that cannot come has the probability e^-9999, as OpenAI prints
+// it.
+double Finite(float logprob) { return std::isfinite(logprob) ? logprob : -9999.0; }
+
+// {"token":...,"bytes":[...],"logprob":... without the closing brace.
+std::string TokenHead(const Tokenizer& tokenizer, int32_t token, float logprob) {
+  const std::string_view bytes = tokenizer.TokenBytes(token);
+  std::string numbers;
+  for (const char c : bytes) {
+    fmt::format_to(std::back_inserter(numbers), "{}{}", numbers.empty() ? "" : ",",
+                   static_cast<int>(static_cast<unsigned char>(c)));
+  }
+  return fmt::format(R"({{"token":{},"bytes":[{}],"logprob":{})", JsonQuote(bytes), numbers,
+                     Finite(logprob));
+}
+
+void AppendItem(std::string* list, std::string_view item) {
+  if (!list->empty()) *list += ',';
+  *list += item;
+}
+
+}  // namespace
+
+std::string UsageJson(const Usage& usage) {
+  return fmt::format(R"({{"prompt_tokens":{},"total_tokens":{},"completion_tokens":{},)"
+                     R"("prompt_tokens_details":{{"cached_tokens":{}}},"reasoning_tokens":0}})",
+                     usage.prompt_tokens, usage.prompt_tokens + usage.completion_tokens,
+                     usage.completion_tokens, usage.cached_tokens);
+}
+
+std::string_view FinishReasonName(ChoiceEnd::Reason reason) {
+  switch (reason) {
+    case ChoiceEnd::Reason::kStop:
+      return "stop";
+    case ChoiceEnd::Reason::kLength:
+      return "length";
+    case ChoiceEnd::Reason::kAborted:
+    case ChoiceEnd::Reason::kError:
+      break;
+  }
+  return "abort";
+}
+
+std::string MatchedStopJson(const ChoiceEnd& end) {
+  if (end.matched_string) return JsonQuote(*end.matched_string);
+  if (end.matched_token) return std::to_string(*end.matched_token);
+  return "null";
+}
+
+std::string ChatLogprobJson(const Tokenizer& tokenizer, const TokenEvent& event) {
+  std::string tops;
+  for (const TokenLogprob& top : event.top_logprobs) {
+    AppendItem(&tops, TokenHead(tokenizer, top.token, top.logprob) + "}");
+  }
+  return fmt::format(R"({},"top_logprobs":[{}]}})",
+                     TokenHead(tokenizer, event.token, event.logprob->logprob), tops);
+}
+
+void CompletionLogprobs::Add(const TokenEvent& event) {
+  const std::string_view bytes = tokenizer_->TokenBytes(event.token);
+  AppendItem(&offsets_, std::to_string(offset_));
+  AppendItem(&tokens_, JsonQuote(bytes));
+  AppendItem(&logprobs_,
+             event.logprob ? fmt::format("{}", Finite(event.logprob->logprob)) : "null");
+  std::string tops;
+  for (const TokenLogprob& top : event.top_logprobs) {
+    AppendItem(&tops, fmt::format("{}:{}", JsonQuote(tokenizer_->TokenBytes(top.token)),
+                                  Finite(top.logprob)));
+  }
+  AppendItem(&tops_, event.top_logprobs.empty() ? "null" : fmt::format("{{{}}}", tops));
+  offset_ += static_cast<int64_t>(bytes.size());
+}
+
+std::string CompletionLogprobs::Take() {
+  std::string json = fmt::format(
+      R"({{"text_offset":[{}],"token_logprobs":[{}],"tokens":[{}],"top_logprobs":[{}]}})", offsets_,
+      logprobs_, tokens_, tops_);
+  offsets_.clear();
+  logprobs_.clear();
+  tokens_.clear();
+  tops_.clear();
+  return json;
+}
+
+std::string ResponseHead(std::string_view id, std::string_view object, int64_t created,
+                         std::string_view model) {
+  return fmt::format(R"({{"id":{},"object":"{}","created":{},"model":{})", JsonQuote(id), object,
+                     created, JsonQuote(model));
+}
+
+}  // namespace tern

@@ -1,0 +1,50 @@
+// OpenAI's response bodies and stream chunks. Chunks are built as text: they are made per token.
+// Thread: pure functions.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/json.h"
+#include "engine/request.h"
+#include "server/generation.h"
+#include "text/tokenizer.h"
+
+namespace tern {
+
+// Prompts are counted once, however many choices they have.
+struct Usage {
+  int64_t prompt_tokens = 0, completion_tokens = 0, cached_tokens = 0;
+};
+std::string UsageJson(const Usage& usage);
+
+// "stop", "length" or "abort".
+std::string_view FinishReasonName(ChoiceEnd::Reason reason);
+// The stop string, the stop token's id, or null.
+std::string MatchedStopJson(const ChoiceEnd& end);
+
+// An element of chat's logprobs.content: {token, bytes, logprob, top_logprobs}.
+// REQUIRES: event.logprob
+std::string ChatLogprobJson(const Tokenizer& tokenizer, const TokenEvent& event);
+
+// Text completions' logprobs: {text_offset, token_logprobs, tokens, top_logprobs}.
+class CompletionLogprobs {
+ public:
+  explicit CompletionLogprobs(const Tokenizer& tokenizer) : tokenizer_(&tokenizer) {}
+  void Add(const TokenEvent& event);
+  // What was added since the last call; offsets go on.
+  std::string Take();
+
+ private:
+  const Tokenizer* tokenizer_;
+  int64_t offset_ = 0;
+  std::string offsets_, logprobs_, tokens_, tops_;  // comma-separated
+};
+
+// {"id":...,"object":...,"created":...,"model":... without the closing brace.
+std::string ResponseHead(std::string_view id, std::string_view object, int64_t created,
+                         std::string_view model);
+
+}  // namespace tern

@@ -1,0 +1,157 @@
+#include "server/sampling_json.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <limits>
+
+namespace tern {
+namespace {
+
+constexpr size_t kMaxStops = 64;
+constexpr size_t kMaxStopBytes = 4096;
+constexpr size_t kMaxStopTokens = 1024;
+
+Status OutOfRange(std::string_view where, const char* key, std::string_view range) {
+  return InvalidArgument(fmt::format("{}.{} must be {}", where, key, range));
+}
+
+// The member, or null when it is absent or null.
+const Json* Member(const Json& object, const char* key) {
+  const auto found = object.find(key);
+  return found == object.end() || found->is_null() ? nullptr : &*found;
+}
+
+Result<std::vector<std::string>> ParseStops(const Json& object, std::string_view where) {
+  std::vector<std::string> stops;
+  const Json* stop = Member(object, "stop");
+  if (stop == nullptr) return stops;
+  if (stop->is_string()) {
+    stops.push_back(stop->get<std::string>());
+  } else if (stop->is_array()) {
+    for (const Json& item : *stop) {
+      if (!item.is_string()) return OutOfRange(where, "stop", "a string or a list of strings");
+      stops.push_back(item.get<std::string>());
+    }
+  } else {
+    return OutOfRange(where, "stop", "a string or a list of strings");
+  }
+  if (stops.size() > kMaxStops) {
+    return OutOfRange(where, "stop", fmt::format("at most {} strings", kMaxStops));
+  }
+  for (const std::string& text : stops) {
+    if (text.empty() || text.size() > kMaxStopBytes) {
+      return OutOfRange(where, "stop", fmt::format("strings of 1 to {} bytes", kMaxStopBytes));
+    }
+  }
+  return stops;
+}
+
+// Parameters that exist in OpenAI's or SGLang's API and that tern does not do: the value that asks
+// for nothing passes.
+Status RefuseUnsupported(const Json& object, std::string_view where) {
+  const auto refuse = [&](const char* key) {
+    return InvalidArgument(fmt::format("{}.{} is not supported", where, key));
+  };
+  const std::pair<const char*, double> kNumbers[] = {{"frequency_penalty", 0.0},
+                                                     {"presence_penalty", 0.0},
+                                                     {"repetition_penalty", 1.0},
+                                                     {"min_tokens", 0.0},
+                                                     {"min_new_tokens", 0.0}};
+  for (const auto& [key, neutral] : kNumbers) {
+    TERN_ASSIGN_OR_RETURN(const double value, JsonDouble(object, key, neutral, where));
+    if (value != neutral) return refuse(key);
+  }
+  for (const char* key : {"logit_bias", "stop_regex", "json_schema", "regex", "ebnf",
+                          "structural_tag", "custom_logit_processor"}) {
+    const Json* value = Member(object, key);
+    if (value != nullptr && !value->empty()) return refuse(key);
+  }
+  const Json* format = Member(object, "response_format");
+  if (format != nullptr) {
+    TERN_ASSIGN_OR_RETURN(const std::string type,
+                          JsonString(*format, "type", "", "response_format"));
+    if (type != "text") {
+      return InvalidArgument(fmt::format(
+          "{}.response_format.type '{}' is not supported, only 'text' is", where, type));
+    }
+  }
+  return OkStatus();
+}
+
+}  // namespace
+
+Result<std::vector<int32_t>> ParseTokenIds(const Json& list, std::string_view where) {
+  const Status wrong = InvalidArgument(fmt::format("{} must be a list of token ids", where));
+  if (!list.is_array()) return wrong;
+  std::vector<int32_t> ids;
+  ids.reserve(list.size());
+  for (const Json& item : list) {
+    if (!item.is_number_integer()) return wrong;
+    // An unsigned number over INT64_MAX wraps to a negative one, which is refused too.
+    const int64_t id = item.get<int64_t>();
+    if (id < 0 || id > std::numeric_limits<int32_t>::max()) {
+      return InvalidArgument(fmt::format("{}: {} is not a token id", where, item.dump()));
+    }
+    ids.push_back(static_cast<int32_t>(id));
+  }
+  return ids;
+}
+
+Result<TextParams> ParseTextParams(const Json& object, const SamplingDefaults& defaults,
+                                   std::string_view where) {
+  TERN_RETURN_IF_ERROR(RefuseUnsupported(object, where));
+  TextParams p;
+  SamplingParams& s = p.sampling;
+  TERN_ASSIGN_OR_RETURN(s.temperature,
+                        JsonDouble(object, "temperature", defaults.temperature, where));
+  if (!(s.temperature >= 0 && s.temperature <= 1e6)) {
+    return OutOfRange(where, "temperature", "0 or more");
+  }
+  TERN_ASSIGN_OR_RETURN(s.top_p, JsonDouble(object, "top_p", defaults.top_p, where));
+  if (!(s.top_p > 0 && s.top_p <= 1)) return OutOfRange(where, "top_p", "over 0 and at most 1");
+  TERN_ASSIGN_OR_RETURN(s.min_p, JsonDouble(object, "min_p", defaults.min_p, where));
+  if (!(s.min_p >= 0 && s.min_p <= 1)) return OutOfRange(where, "min_p", "from 0 to 1");
+  TERN_ASSIGN_OR_RETURN(s.top_k, JsonInt(object, "top_k", defaults.top_k, where));
+  if (s.top_k < -1) return OutOfRange(where, "top_k", "-1 (all) or positive");
+  for (const char* key : {"seed", "sampling_seed"}) {
+    if (Member(object, key) == nullptr) continue;
+    TERN_ASSIGN_OR_RETURN(const int64_t seed, JsonInt(object, key, 0, where));
+    s.seed = static_cast<uint64_t>(seed);
+  }
+  TERN_ASSIGN_OR_RETURN(p.stops, ParseStops(object, where));
+  if (const Json* ids = Member(object, "stop_token_ids")) {
+    TERN_ASSIGN_OR_RETURN(s.stop_token_ids,
+                          ParseTokenIds(*ids, fmt::format("{}.stop_token_ids", where)));
+    if (s.stop_token_ids.size() > kMaxStopTokens) {
+      return OutOfRange(where, "stop_token_ids", fmt::format("at most {} ids", kMaxStopTokens));
+    }
+  }
+  TERN_ASSIGN_OR_RETURN(s.ignore_eos, JsonBool(object, "ignore_eos", false, where));
+  TERN_ASSIGN_OR_RETURN(p.no_stop_trim, JsonBool(object, "no_stop_trim", false, where));
+  TERN_ASSIGN_OR_RETURN(p.skip_special_tokens,
+                        JsonBool(object, "skip_special_tokens", true, where));
+  return p;
+}
+
+Status ResolveMaxTokens(int64_t prompt_tokens, int64_t context_length, TextParams* params) {
+  if (prompt_tokens == 0) return InvalidArgument("the prompt is empty");
+  if (prompt_tokens >= context_length) {
+    return InvalidArgument(fmt::format(
+        "the prompt has {} tokens; the model's context length is {} tokens and an answer needs at "
+        "least one of them",
+        prompt_tokens, context_length));
+  }
+  const int64_t room = context_length - prompt_tokens;
+  if (params->max_tokens && *params->max_tokens > room) {
+    return InvalidArgument(
+        fmt::format("the prompt has {} tokens and max_tokens asks for {} more; the model's context "
+                    "length is {} "
+                    "tokens",
+                    prompt_tokens, *params->max_tokens, context_length));
+  }
+  params->sampling.max_new_tokens = params->max_tokens.value_or(room);
+  return OkStatus();
+}
+
+}  // namespace tern

@@ -1,0 +1,41 @@
+// Sampling parameters as JSON spells them, for OpenAI's bodies and for SGLang's `sampling_params`.
+// Thread: pure functions.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/json.h"
+#include "base/result.h"
+#include "engine/request.h"
+#include "server/served_model.h"
+
+namespace tern {
+
+// How text is made and where it ends; what the engine needs plus what the server does itself.
+struct TextParams {
+  SamplingParams sampling;            // max_new_tokens is set by ResolveMaxTokens
+  std::optional<int64_t> max_tokens;  // absent: up to the context length
+  std::vector<std::string> stops;
+  bool no_stop_trim = false;  // the stop string stays in the text
+  bool skip_special_tokens = true;
+};
+
+// Reads temperature, top_p, top_k, min_p, seed (or sampling_seed), stop, stop_token_ids,
+// ignore_eos, no_stop_trim and skip_special_tokens. Values that tern can't honour yet (penalties,
+// logit_bias, grammars) are refused unless they ask for nothing. Errors: kInvalidArgument naming
+// "<where>.<field>".
+Result<TextParams> ParseTextParams(const Json& object, const SamplingDefaults& defaults,
+                                   std::string_view where);
+
+// A list of token ids. Errors: kInvalidArgument naming `where`.
+Result<std::vector<int32_t>> ParseTokenIds(const Json& list, std::string_view where);
+
+// Sets sampling.max_new_tokens. Errors: kInvalidArgument stating both numbers when the prompt, or
+// prompt and max_tokens together, exceed the context.
+Status ResolveMaxTokens(int64_t prompt_tokens, int64_t context_length, TextParams* params);
+
+}  // namespace tern
