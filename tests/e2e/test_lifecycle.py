@@ -1,0 +1,210 @@
+"""Clients that leave, signals, ports, configuration: what happens around requests."""
+import http.client
+import json
+import re
+import signal
+import socket
+import subprocess
+import time
+import urllib.parse
+
+import httpx
+import pytest
+
+from conftest import MODEL, TERN, ask
+
+LONG = {"model": "smollm2", "messages": ask("Tell me a very long story."), "temperature": 0,
+        "max_tokens": 4000, "ignore_eos": True}
+
+
+def raw_request(server, body):
+    """A socket on which the request has been sent."""
+    url = urllib.parse.urlparse(server.url)
+    data = json.dumps(body).encode()
+    sock = socket.create_connection((url.hostname, url.port))
+    sock.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n%s"
+                 % (len(data), data))
+    return sock
+
+
+def wait_running(server, count):
+    deadline = time.monotonic() + 10
+    while server.stats()["num_running_reqs"] < count:
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_that_leaves_frees_the_engine(server, stream):
+    server.wait_idle(5)
+    aborted = server.stats()["num_aborted_reqs"]
+    sockets = [raw_request(server, {**LONG, "stream": stream}) for _ in range(3)]
+    wait_running(server, 3)
+    if stream:
+        assert b"200 OK" in sockets[0].recv(4096)
+    for sock in sockets:
+        sock.close()
+    assert server.wait_idle(5) < 1.0
+    assert server.stats()["num_aborted_reqs"] == aborted + 3
+
+
+def test_openai_stream_close_frees_the_engine(server):
+    stream = server.client().chat.completions.create(
+        model="smollm2", messages=LONG["messages"], max_tokens=4000, stream=True,
+        extra_body={"ignore_eos": True})
+    for _, chunk in zip(range(3), stream):
+        assert chunk.choices
+    stream.close()
+    assert server.wait_idle(5) < 1.0
+
+
+def test_abort_request_by_rid(server):
+    with httpx.stream("POST", server.url + "/v1/chat/completions",
+                      json={**LONG, "stream": True, "rid": "victim"}, timeout=60) as reply:
+        lines = reply.iter_lines()
+        next(lines)
+        httpx.post(server.url + "/abort_request", json={"rid": "victim"})
+        rest = [line for line in lines if line]
+    assert rest[-1] == "data: [DONE]"
+    assert '"finish_reason":"abort"' in rest[-2]
+
+
+def test_keep_alive(server):
+    url = urllib.parse.urlparse(server.url)
+    connection = http.client.HTTPConnection(url.hostname, url.port)
+    body = json.dumps({**LONG, "max_tokens": 2})
+    ports = set()
+    for _ in range(3):
+        connection.request("POST", "/v1/chat/completions", body)
+        reply = connection.getresponse()
+        assert reply.status == 200 and json.loads(reply.read())["choices"]
+        ports.add(connection.sock.getsockname()[1])
+    assert len(ports) == 1
+
+
+def test_sigterm_lets_a_stream_end(own_server):
+    server = own_server().wait_ready()
+    with httpx.stream("POST", server.url + "/v1/chat/completions",
+                      json={**LONG, "stream": True, "max_tokens": 100}, timeout=60) as reply:
+        lines = reply.iter_lines()
+        next(lines)
+        server.process.send_signal(signal.SIGTERM)
+        rest = [line for line in lines if line]
+    assert rest[-1] == "data: [DONE]"
+    assert '"finish_reason":"length"' in rest[-2]
+    assert server.stop() == 0
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(server.url + "/health")
+
+
+def test_drain_timeout_and_second_signal(own_server):
+    server = own_server("--drain-timeout", "1").wait_ready()
+    sock = raw_request(server, LONG)
+    wait_running(server, 1)
+    start = time.monotonic()
+    assert server.stop() == 0
+    assert time.monotonic() - start < 5
+    sock.close()
+
+    server = own_server("--drain-timeout", "60").wait_ready()
+    sock = raw_request(server, LONG)
+    wait_running(server, 1)
+    start = time.monotonic()
+    server.process.send_signal(signal.SIGINT)
+    time.sleep(0.2)
+    assert server.stop(signal.SIGINT) == 128 + signal.SIGINT
+    assert time.monotonic() - start < 5
+    sock.close()
+
+
+def run(*args, timeout=60, **kwargs):
+    return subprocess.run([TERN, *args], capture_output=True, text=True, timeout=timeout, **kwargs)
+
+
+def test_busy_port_is_one_clear_error(server):
+    port = server.url.rsplit(":", 1)[1]
+    start = time.monotonic()
+    result = run("serve", "--model-path", str(MODEL), "--port", port)
+    assert result.returncode == 1 and result.stdout == ""
+    assert f"port {port}" in result.stderr and "in use" in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert time.monotonic() - start < 1, "the port is tried before the model is loaded"
+
+
+def test_wrong_usage_and_missing_files(tmp_path):
+    for args, word in ((["serve"], "--model-path"), (["serve", "--port", "x"], "--port"),
+                       (["serve", "--nonsense"], "--nonsense"), (["chat"], "--url"),
+                       (["serve", "--model-path", "m", "--port", "70000"], "--port")):
+        result = run(*args)
+        assert result.returncode == 2, args
+        assert word in result.stderr and result.stdout == "", args
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(b"GGUF\x03\x00\x00\x00")
+    template = tmp_path / "t.jinja"
+    template.write_text("{% if %}")
+    for args, word in ((["--model-path", "/no/such/model"], "/no/such/model"),
+                       (["--model-path", str(broken)], str(broken)),
+                       (["--model-path", str(MODEL), "--kv-cache-dtype", "fp8_tiled"], "fp8_tiled"),
+                       (["--model-path", str(MODEL), "--chat-template", str(template)], str(template)),
+                       (["--model-path", str(MODEL), "--max-total-tokens", "900000000000"], "")):
+        result = run("serve", "--port", "0", *args)
+        assert result.returncode == 1, (args, result.stderr)
+        assert word in result.stderr.splitlines()[-1], (args, result.stderr)
+    result = run("serve", "--model-path", str(MODEL), env={"TERN_ISA": "mmx"})
+    assert result.returncode == 1 and "mmx" in result.stderr
+
+
+def test_config_file_api_key_and_template(own_server, tmp_path):
+    template = tmp_path / "t.jinja"
+    template.write_text("{% for m in messages %}{{ m.content }}{% endfor %}")
+    config = tmp_path / "c.yaml"
+    config.write_text(f"api-key: secret\nmax_running_requests: 3\nchat_template: {template}\n")
+    server = own_server("--config", str(config)).wait_ready()
+    assert httpx.get(server.url + "/v1/models").status_code == 401
+    assert httpx.get(server.url + "/health").status_code == 200
+    key = {"Authorization": "Bearer secret"}
+    info = httpx.get(server.url + "/server_info", headers=key)
+    assert info.json()["max_running_requests"] == 3 and "secret" not in info.text
+    reply = httpx.post(server.url + "/v1/chat/completions", headers=key, timeout=60, json={
+        "messages": ask("One, two, three,"), "temperature": 0, "max_tokens": 8})
+    assert "four" in reply.json()["choices"][0]["message"]["content"]
+
+
+def test_a_life_of_a_request(own_server, tmp_path):
+    trace = tmp_path / "trace.txt"
+    server = own_server("--trace-file", str(trace)).wait_ready()
+    reply = httpx.post(server.url + "/v1/chat/completions", timeout=60, json={
+        "messages": ask("What is the capital of France?"), "temperature": 0, "max_tokens": 2,
+        "stream": True})
+    assert reply.status_code == 200
+    assert server.stop() == 0
+    first = {}
+    for line in trace.read_text().splitlines():
+        time_us, name = line.split()
+        first.setdefault(name, int(time_us))
+    # The order of DESIGN's "life of a request".
+    order = ["serve", "net.http", "server.openai", "text.template", "text.tokenize",
+             "engine.schedule", "kv.match", "engine.forward", "engine.sample", "text.detokenize",
+             "server.sse"]
+    assert [name for name in first if name in order] == order
+    assert sorted(first.values()) == list(first.values())
+
+
+def test_chat_answers_one_prompt(server):
+    result = run("chat", "--url", server.url, "--prompt", "What is the capital of France?",
+                 "--temperature", "0")
+    assert result.returncode == 0, result.stderr
+    assert "Paris" in result.stdout and result.stderr == ""
+    local = run("chat", "--model-path", str(MODEL), "--prompt", "What is the capital of France?",
+                "--temperature", "0")
+    assert local.returncode == 0 and local.stdout == result.stdout, local.stderr
+
+
+def test_chat_keeps_the_conversation(server):
+    result = run("chat", "--url", server.url, "--temperature", "0", "--max-tokens", "20",
+                 input="What is the capital of France?\n/reset\nWhat is the capital of France?\n/exit\n")
+    assert result.returncode == 0, result.stderr
+    answers = result.stdout.splitlines()
+    assert len(answers) == 2 and answers[0] == answers[1]
+    gone = run("chat", "--url", "http://127.0.0.1:1", "--prompt", "x")
+    assert gone.returncode == 1 and re.search(r"127\.0\.0\.1:1", gone.stderr)

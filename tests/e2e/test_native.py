@@ -1,0 +1,71 @@
+"""SGLang's own endpoints."""
+import json
+
+import httpx
+
+
+def generate(server, **body):
+    reply = httpx.post(server.url + "/generate", json=body, timeout=60)
+    assert reply.status_code == 200, reply.text
+    return reply.json()
+
+
+def events(server, **body):
+    with httpx.stream("POST", server.url + "/generate", json={**body, "stream": True},
+                      timeout=60) as reply:
+        assert reply.status_code == 200
+        lines = [line for line in reply.iter_lines() if line]
+    assert lines[-1] == "data: [DONE]"
+    return [json.loads(line.removeprefix("data: ")) for line in lines[:-1]]
+
+
+GREEDY = {"temperature": 0, "max_new_tokens": 8}
+
+
+def test_text_ids_and_batches_agree(server):
+    one = generate(server, text="One, two, three,", sampling_params=GREEDY)
+    assert "four" in one["text"]
+    meta = one["meta_info"]
+    assert meta["finish_reason"] == {"type": "length", "length": 8}
+    assert meta["completion_tokens"] == len(one["output_ids"]) == 8
+    batch = generate(server, text=["One, two, three,", "The sea is"], sampling_params=GREEDY)
+    assert batch[0]["text"] == one["text"]
+    assert len(batch) == 2
+
+
+def test_stream_is_cumulative_and_equals_whole(server):
+    whole = generate(server, text="The sea is", sampling_params=GREEDY)
+    parts = events(server, text="The sea is", sampling_params=GREEDY)
+    assert parts[-1]["text"] == whole["text"]
+    assert parts[-1]["output_ids"] == whole["output_ids"]
+    for before, after in zip(parts, parts[1:]):
+        assert after["text"].startswith(before["text"])
+        assert after["output_ids"][:len(before["output_ids"])] == before["output_ids"]
+
+
+def test_prefix_cache_is_reported(server):
+    prompt = list(range(1000, 1200))
+    httpx.post(server.url + "/flush_cache")
+    first = generate(server, input_ids=prompt, sampling_params=GREEDY)
+    second = generate(server, input_ids=prompt, sampling_params=GREEDY)
+    assert first["meta_info"]["cached_tokens"] == 0
+    assert second["meta_info"]["cached_tokens"] >= 128  # whole pages of 64
+    assert second["output_ids"] == first["output_ids"]
+
+
+def test_info_endpoints(server):
+    assert httpx.get(server.url + "/health").status_code == 200
+    assert httpx.get(server.url + "/health_generate", timeout=30).status_code == 200
+    info = httpx.get(server.url + "/server_info").json()
+    assert info["served_model_name"] == "smollm2" and info["max_total_num_tokens"] > 0
+    assert info["kv_cache_dtype"] == "auto" and "api_key" not in info
+    assert httpx.get(server.url + "/get_server_info").json()["port"] == info["port"]
+    model = httpx.get(server.url + "/model_info").json()
+    assert model["architectures"] == ["LlamaForCausalLM"] and model["is_generation"]
+    metrics = httpx.get(server.url + "/metrics").text
+    for name in ("num_running_reqs", "num_queue_reqs", "token_usage", "prompt_tokens_total",
+                 "generation_tokens_total", "time_to_first_token_seconds_bucket",
+                 "http_requests_total"):
+        assert f"sglang:{name}" in metrics, name
+    assert httpx.post(server.url + "/flush_cache").status_code == 200
+    assert httpx.post(server.url + "/abort_request", json={"rid": "nobody"}).status_code == 200
