@@ -107,6 +107,10 @@ bool EngineCore::Step() {
   const int64_t start_us = clock_.NowUs();
   const int64_t generated_before = totals_.generated_tokens;
   scheduler_.FillBatch(&batch_);
+  if (batch_.empty()) {
+    EndStuck();
+    return true;
+  }
   NoteAdmissions();
   EndTampered();
   if (batch_.empty()) return true;
@@ -147,8 +151,8 @@ void EngineCore::EndTampered() {
       continue;
     }
     const uint32_t number = static_cast<uint32_t>(sequence.lease.expected()[size_t(page)].id);
-    TERN_LOG(kWarning, "request {}: KV page {} is not the one it acquired; quarantined", sequence.id,
-             number);
+    TERN_LOG(kWarning, "request {}: KV page {} is not the one it acquired; quarantined",
+             sequence.id, number);
     kv_->QuarantinePage(sequence.lease, page);
     const RequestId id = sequence.id;
     entries.erase(entries.begin() + static_cast<long>(i));
@@ -163,6 +167,14 @@ void EngineCore::EndTampered() {
     return std::none_of(running.begin(), running.end(),
                         [&](const auto& live) { return live.get() == entry.sequence; });
   });
+}
+
+// With nothing running, the oldest request fits by construction. When it does not, pages have been
+// lost: it gets an error rather than wait for ever.
+void EngineCore::EndStuck() {
+  totals_.retractions += batch_.retracted();
+  if (!queues().running.empty() || batch_.retracted() > 0) return;
+  EndWithError(queues().waiting.front()->id, Internal("the KV cache has lost pages"));
 }
 
 Status EngineCore::Forward() {

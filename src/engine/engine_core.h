@@ -63,6 +63,7 @@ class EngineCore {
              std::unique_ptr<KvCache> kv);
 
   // Step's parts, in order.
+  void EndStuck();
   void NoteAdmissions();
   void EndTampered();
   Status Forward();

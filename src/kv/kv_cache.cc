@@ -33,13 +33,11 @@ int64_t KvCache::MatchPrefix(const CacheNamespace& space, std::span<const int32_
 bool KvCache::Reserve(int64_t positions, KvLease* lease) {
   const int64_t missing = PagesFor(positions) - lease->pages();
   if (missing > available_pages()) return false;
-  const int64_t to_evict = missing - pool_.count(PageState::kFree);
-  if (to_evict > 0) evicted_pages_ += radix_.Evict(to_evict);
-  for (int64_t i = 0; i < missing; ++i) {
-    const std::optional<PageRef> page = pool_.Alloc();
-    TERN_CHECK(page.has_value());
-    Append(*page, lease);
+  while (pool_.count(PageState::kFree) < missing) {
+    if (radix_.Evict(1) == 0) return false;
+    ++evicted_pages_;
   }
+  for (int64_t i = 0; i < missing; ++i) Append(*pool_.Alloc(), lease);
   return true;
 }
 

@@ -28,7 +28,7 @@ std::vector<int32_t> MakePrompt(Rng& rng, const ToyOptions& toy, const Schedule&
     }
     if (rng.Chance(0.3)) prompt.resize(rng.Below(prompt.size()) + 1);
   }
-  const int64_t extra = Between(rng, prompt.empty() ? 1 : 0, 10);
+  const int64_t extra = Between(rng, prompt.empty() ? 1 : 0, rng.Chance(0.7) ? 4 : 12);
   for (int64_t i = 0; i < extra; ++i) {
     prompt.push_back(static_cast<int32_t>(rng.Below(static_cast<uint64_t>(toy.vocab_size))));
   }
@@ -44,10 +44,10 @@ SimRequest MakeRequest(Rng& rng, const ToyOptions& toy, const Schedule& schedule
   request.prompt = MakePrompt(rng, toy, schedule);
   const char* salts[] = {"", "a", "b"};
   request.salt = salts[rng.Chance(0.6) ? 0 : rng.Below(3)];
-  request.max_new_tokens = rng.Chance(0.05) ? 0 : Between(rng, 1, 16);
+  request.max_new_tokens = rng.Chance(0.05) ? 0 : Between(rng, 1, rng.Chance(0.3) ? 32 : 12);
   request.temperature = rng.Chance(0.7) ? 0 : 0.8;
   request.seed = rng.Below(4);
-  request.ignore_eos = rng.Chance(0.3);
+  request.ignore_eos = rng.Chance(0.5);
   if (rng.Chance(0.3)) {
     request.stop_tokens.push_back(
         static_cast<int32_t>(rng.Below(static_cast<uint64_t>(toy.vocab_size))));
@@ -64,16 +64,18 @@ Schedule MakeSchedule(uint64_t seed) {
   schedule.two_forms = rng.Chance(0.3);
   schedule.reuse_prefixes = rng.Chance(0.9);
   schedule.page_tokens = int64_t{1} << rng.Below(4);
-  schedule.pages = Between(rng, 2, std::max<int64_t>(2, 64 / schedule.page_tokens));
+  // Half of the pools are too small for what comes: they evict and retract.
+  const int64_t pool_tokens = rng.Chance(0.6) ? 40 : 96;
+  schedule.pages = Between(rng, 2, std::max<int64_t>(2, pool_tokens / schedule.page_tokens));
   schedule.chunk_tokens = Between(rng, 1, 24);
-  schedule.max_running = Between(rng, 1, 6);
-  schedule.context_length = Between(rng, 8, 48);
+  schedule.max_running = Between(rng, 1, 8);
+  schedule.context_length = Between(rng, 12, 48);
   const ToyOptions toy = {.context_length = schedule.context_length,
                           .two_forms = schedule.two_forms};
-  const int64_t requests = Between(rng, 1, 9);
+  const int64_t requests = Between(rng, 1, 10);
   int64_t step = 0;
   for (int64_t i = 0; i < requests; ++i) {
-    if (rng.Chance(0.6)) step += Between(rng, 0, 8);
+    if (rng.Chance(0.4)) step += Between(rng, 0, 6);
     SimRequest request = MakeRequest(rng, toy, schedule);
     request.arrive_step = step;
     if (rng.Chance(0.25)) {
