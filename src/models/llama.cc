@@ -201,10 +201,8 @@ Result<std::unique_ptr<Model>> LlamaModel::Load(std::unique_ptr<Checkpoint> chec
     TERN_RETURN_IF_ERROR(model->LoadLayer(loader, model->layers_.emplace_back(), i));
   }
   TERN_ASSIGN_OR_RETURN(model->final_norm_, loader.Vector("model.norm.weight", shape.hidden));
-  TERN_ASSIGN_OR_RETURN(
-      const CheckpointTensor* embedding,
-      files.Require("model.embed_tokens.weight", Shape{shape.vocab, shape.hidden}));
-  model->embedding_ = embedding->view;
+  TERN_ASSIGN_OR_RETURN(model->embedding_,
+                        loader.LookupTable("model.embed_tokens.weight", shape.vocab, shape.hidden));
 
   model->info_ = {
       .architecture = config.architecture,

@@ -340,6 +340,11 @@ TEST_F(BadCheckpointTest, IntegersAreNoWeights) {
           R"("model.norm.weight":{"dtype": "I16")");
   ExpectLoadError("type I16, which is no weight");
 }
+TEST_F(BadCheckpointTest, IntegersAreNoEmbedding) {
+  Replace("model.safetensors", R"("model.embed_tokens.weight":{"dtype":"BF16")",
+          R"("model.embed_tokens.weight":{"dtype": "I16")");
+  ExpectLoadError("tensor 'model.embed_tokens.weight' has type I16, which is no weight");
+}
 TEST_F(BadCheckpointTest, ActivationsThatAreNotBuilt) {
   Replace("config.json", "\"silu\"", "\"gelu\"");
   ExpectLoadError("hidden_act 'gelu' is not supported");

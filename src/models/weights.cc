@@ -41,12 +41,16 @@ WeightLoader::WeightLoader(const Checkpoint& checkpoint, Ops& ops, const LoadOpt
   }
 }
 
+Result<const CheckpointTensor*> WeightLoader::RequireWeight(const std::string& name,
+                                                            const Shape& shape) {
+  TERN_ASSIGN_OR_RETURN(const CheckpointTensor* tensor, checkpoint_.Require(name, shape));
+  if (IsFloat(tensor->view.dtype)) return tensor;
+  return InvalidArgument(fmt::format("{}: tensor '{}' has type {}, which is no weight",
+                                     tensor->file->path(), tensor->stored_name,
+                                     InfoOf(tensor->view.dtype).name));
+}
+
 Result<PackedMatrix> WeightLoader::Pack(const CheckpointTensor& tensor, const TensorView& view) {
-  if (!IsFloat(tensor.view.dtype)) {
-    return InvalidArgument(fmt::format("{}: tensor '{}' has type {}, which is no weight",
-                                       tensor.file->path(), tensor.stored_name,
-                                       InfoOf(tensor.view.dtype).name));
-  }
   Result<PackedMatrix> packed = ops_.Pack(view, options_.precision);
   if (!packed.ok()) {
     return packed.status().WithContext(
@@ -60,8 +64,7 @@ Result<PackedMatrix> WeightLoader::Pack(const CheckpointTensor& tensor, const Te
 }
 
 Result<PackedMatrix> WeightLoader::Matrix(const std::string& name, int64_t rows, int64_t columns) {
-  TERN_ASSIGN_OR_RETURN(const CheckpointTensor* tensor,
-                        checkpoint_.Require(name, Shape{rows, columns}));
+  TERN_ASSIGN_OR_RETURN(const CheckpointTensor* tensor, RequireWeight(name, Shape{rows, columns}));
   return Pack(*tensor, tensor->view);
 }
 
@@ -69,8 +72,7 @@ Result<PackedMatrix> WeightLoader::RotaryMatrix(const std::string& name, int64_t
                                                 int64_t head_dim, int64_t columns) {
   const int64_t rows = heads * head_dim;
   if (!checkpoint_.rotary_rows_interleaved()) return Matrix(name, rows, columns);
-  TERN_ASSIGN_OR_RETURN(const CheckpointTensor* tensor,
-                        checkpoint_.Require(name, Shape{rows, columns}));
+  TERN_ASSIGN_OR_RETURN(const CheckpointTensor* tensor, RequireWeight(name, Shape{rows, columns}));
   std::vector<std::byte> ordered(tensor->view.bytes.size());
   const size_t row_bytes = ordered.size() / static_cast<size_t>(rows);
   for (int64_t row = 0; row < rows; ++row) {
@@ -84,13 +86,14 @@ Result<PackedMatrix> WeightLoader::RotaryMatrix(const std::string& name, int64_t
   return Pack(*tensor, view);
 }
 
+Result<TensorView> WeightLoader::LookupTable(const std::string& name, int64_t rows,
+                                             int64_t columns) {
+  TERN_ASSIGN_OR_RETURN(const CheckpointTensor* tensor, RequireWeight(name, Shape{rows, columns}));
+  return tensor->view;
+}
+
 Result<std::vector<float>> WeightLoader::Vector(const std::string& name, int64_t size) {
-  TERN_ASSIGN_OR_RETURN(const CheckpointTensor* tensor, checkpoint_.Require(name, Shape{size}));
-  if (!IsFloat(tensor->view.dtype)) {
-    return InvalidArgument(fmt::format("{}: tensor '{}' has type {}, which is no weight",
-                                       tensor->file->path(), tensor->stored_name,
-                                       InfoOf(tensor->view.dtype).name));
-  }
+  TERN_ASSIGN_OR_RETURN(const CheckpointTensor* tensor, RequireWeight(name, Shape{size}));
   TensorView row = tensor->view;
   row.shape = Shape{1, size};
   std::vector<float> values(static_cast<size_t>(size));

@@ -23,6 +23,8 @@ class WeightLoader {
   // Hugging Face's order, so that KV rows are alike whatever file a model came from.
   Result<PackedMatrix> RotaryMatrix(const std::string& name, int64_t heads, int64_t head_dim,
                                     int64_t columns);
+  // A [rows, columns] matrix whose rows are looked up, as it lies in the mapped file.
+  Result<TensorView> LookupTable(const std::string& name, int64_t rows, int64_t columns);
   // A [size] vector as float32.
   Result<std::vector<float>> Vector(const std::string& name, int64_t size);
   // A [heads * head_dim] bias that goes with RotaryMatrix.
@@ -32,6 +34,8 @@ class WeightLoader {
   uint64_t resident_bytes() const { return resident_bytes_; }
 
  private:
+  // Checkpoint::Require, and the tensor is of a float or block type.
+  Result<const CheckpointTensor*> RequireWeight(const std::string& name, const Shape& shape);
   Result<PackedMatrix> Pack(const CheckpointTensor& tensor, const TensorView& view);
 
   const Checkpoint& checkpoint_;
