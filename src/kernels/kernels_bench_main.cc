@@ -70,12 +70,10 @@ void Attention(benchmark::State& state, KvFormat format, int64_t history, int64_
   const GqaShape shape{.heads = 32, .kv_heads = 8, .head_dim = 128, .scale = 0.088f};
   const KvSlab slab{.format = format, .page_tokens = 64, .offset_bytes = 64};
   const int64_t positions = history + rows, width = shape.kv_heads * shape.head_dim;
-  std::vector<Buffer> pages;
+  const int64_t page_bytes = 64 + 2 * 64 * width * 4;
+  Buffer pool(static_cast<size_t>((positions + 63) / 64 * page_bytes));
   std::vector<std::byte*> bases;
-  for (int64_t i = 0; i * 64 < positions; ++i) {
-    pages.emplace_back(static_cast<size_t>(64 + 2 * 64 * width * 4));
-    bases.push_back(pages.back().data());
-  }
+  for (int64_t i = 0; i * 64 < positions; ++i) bases.push_back(pool.data() + i * page_bytes);
   const std::vector<float> kv = Normal(positions * width);
   const KvRun write{bases.data(), 0, 0, positions};
   TheOps().GqaWrite(shape, slab, {&write, 1}, kv.data(), kv.data());

@@ -33,6 +33,15 @@ struct Target {
   int64_t panels_per_task, tasks;  // tasks: panel ranges x row blocks
 };
 
+// A multiple of four where there is work enough: kernels keep up to four panels in flight.
+int64_t PanelsPerTask(const MatMulArgs& args, int64_t rows, int threads) {
+  const int64_t products = std::max<int64_t>(args.k * kPanelRows * rows, 1);
+  const int64_t panels = std::max<int64_t>(kProductsPerTask / products, 1);
+  const int64_t share = PanelsOf(args.n) / (2 * threads);
+  if (share >= 4) return (panels + 3) / 4 * 4;
+  return share >= 2 ? 2 : 1;
+}
+
 }  // namespace
 
 void Ops::MatMul(const float* x, int64_t rows, std::span<const MatMulTarget> targets) const {
@@ -50,8 +59,7 @@ void Ops::MatMul(const float* x, int64_t rows, std::span<const MatMulTarget> tar
     args.bias = target.bias;
     args.out = target.out;
     round |= table_.bf16_activations && args.format != kPackF32;
-    const int64_t products = std::max<int64_t>(k * kPanelRows * std::min(rows, kRowsPerTask), 1);
-    const int64_t panels = std::max<int64_t>(kProductsPerTask / products, 1);
+    const int64_t panels = PanelsPerTask(args, std::min(rows, kRowsPerTask), pool_.threads());
     const int64_t target_tasks = (PanelsOf(args.n) + panels - 1) / panels * row_blocks;
     plan.push_back({args, panels, target_tasks});
     tasks += target_tasks;

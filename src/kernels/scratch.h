@@ -13,9 +13,10 @@ struct Ops::Scratch {
   // Activations of a MatMul, rounded to BF16 once for all targets, and their group sums.
   std::vector<uint16_t> x_bf16;
   std::vector<float> x_sums;
-  // Attention: per worker, a workspace and one block's states; and states of split chunks.
+  // Attention: per worker, a kernel's workspace and one block's states.
   std::vector<float> workspaces;
-  std::vector<float> chunk_states;
+  // Attention of few blocks: the states of every (chunk, KV head).
+  std::vector<float> unit_states;
 };
 
 }  // namespace tern

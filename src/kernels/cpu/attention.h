@@ -14,6 +14,7 @@ namespace tern {
 namespace {
 
 constexpr int64_t kKeyTile = 32;
+constexpr int64_t kValuesAhead = 16;
 
 // How rows of a KvFormat are read. One struct per format; AttentionChunk is the one switch.
 struct F32Rows {
@@ -61,6 +62,15 @@ void TransposeKeys(const std::byte* const* rows, int64_t count, int64_t head_dim
       Transpose(tile);
       for (int64_t i = 0; i < dims; ++i) Store(keys + (d + i) * kKeyTile + half, tile[i]);
     }
+  }
+}
+
+// Asks for rows that are needed soon: a KV head's rows lie a row of all heads apart, too far for
+// the CPU's own prefetching.
+[[maybe_unused]] inline void Prefetch(const std::byte* const* rows, int64_t begin, int64_t end,
+                                      int64_t offset, int64_t bytes) {
+  for (int64_t i = begin; i < end; ++i) {
+    for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(rows[i] + offset + at);
   }
 }
 
@@ -128,6 +138,8 @@ struct ValueBlock {
           sum[i][v] = Load(states + i * state_stride + d + v * kLanes);
       }
       for (int64_t j = begin; j < end; ++j) {
+        Prefetch(rows, MinOf(j + kValuesAhead, end), MinOf(j + kValuesAhead + 1, end),
+                 d * Rows::kBytes, kVecs * kLanes * Rows::kBytes);
         Vec value[kVecs];
         for (int v = 0; v < kVecs; ++v) value[v] = Rows::Read(rows[j], d + v * kLanes);
         for (int i = 0; i < kQueries; ++i) {
@@ -185,6 +197,8 @@ void AttentionChunkOf(const AttentionArgs& args, const float* q, int64_t first_p
   RowPointers<Rows>(args, args.k_offset_bytes, kv_head, begin, count, row);
   const QueryBlock block{q + kv_head * group * head_dim, group, head_dim, args.heads * head_dim};
   for (int64_t tile = 0; tile < count; tile += kKeyTile) {
+    Prefetch(row, MinOf(tile + kKeyTile, count), MinOf(tile + 2 * kKeyTile, count), 0,
+             head_dim * Rows::kBytes);
     TransposeKeys<Rows>(row + tile, MinOf(kKeyTile, count - tile), head_dim, keys);
     for (int64_t i = 0; i < queries; i += kScoreQueries) {
       RunBlock<ScoreQueries, kScoreQueries>(queries - i, static_cast<const float*>(keys), block, i,

@@ -110,6 +110,13 @@ template <int kShift>
   }
 }
 
+// Rows of a tile of at most `most`, such that all tiles of a call are about as large: 16 rows are
+// two tiles of 8, not one of 12 and one of 4 that waits for memory and latency.
+[[maybe_unused]] inline int64_t EvenTile(int64_t rows, int64_t most) {
+  const int64_t tiles = MaxOf((rows + most - 1) / most, 1);
+  return (rows + tiles - 1) / tiles;
+}
+
 // sums[r] += w[k] * x[r, k] over `count` columns, for kRows rows.
 template <int kRows>
 struct MulAddRows {
@@ -144,6 +151,7 @@ struct MulAddRows {
   const PanelLayout layout = PanelLayoutOf(args.format, args.k);
   for (; row_begin < row_end; row_begin += kRowBlock) {
     const int64_t rows = MinOf(kRowBlock, row_end - row_begin);
+    const int64_t tile = EvenTile(rows, kMatMulRows);
     for (int64_t panel = panel_begin; panel < panel_end; ++panel) {
       const std::byte* weight = args.weight + panel * layout.stride;
       __builtin_memset(sums, 0, sizeof(float) * static_cast<size_t>(rows * kLanes));
@@ -155,9 +163,10 @@ struct MulAddRows {
         } else {
           ExpandPanel(args.format, layout, weight, k, k + count, expanded);
         }
-        for (int64_t r = 0; r < rows; r += kMatMulRows) {
-          RunBlock<MulAddRows, kMatMulRows>(
-              rows - r, w, count, args.x + (row_begin + r) * args.k + k, args.k, sums + r * kLanes);
+        for (int64_t r = 0; r < rows; r += tile) {
+          RunBlock<MulAddRows, kMatMulRows>(MinOf(tile, rows - r), w, count,
+                                            args.x + (row_begin + r) * args.k + k, args.k,
+                                            sums + r * kLanes);
         }
       }
       StoreSums(args, panel, row_begin, rows, sums);

@@ -132,62 +132,101 @@ struct Q6_KWeights {
   static Vec Minimum(const Panel&, int64_t) { return Zero(); }
 };
 
-// sums[r][16] of kRows rows of a quantized panel.
-template <typename Weights>
-struct GroupedRows {
+constexpr int kTileRows = kMatMulRows;
+
+// sums[p][r][16] of kRows rows and kPanels neighbouring panels of a quantized format. Few rows need
+// several panels in flight: a group's sum is one chain of dependent dot products.
+template <typename Weights, int kPanels>
+struct GroupedTile {
   template <int kRows>
   struct Block {
-    static void Run(const Weights* weights, const Panel* panel, int64_t k, const uint16_t* x,
+    static void Run(const Weights* weights, const Panel* panels, int64_t k, const uint16_t* x,
                     int64_t x_stride, const float* x_sums, int64_t groups, float* sums) {
-      __m512 sum[kRows];
-      for (int r = 0; r < kRows; ++r) sum[r] = _mm512_setzero_ps();
+      __m512 sum[kPanels][kRows];
+      for (auto& row : sum) {
+        for (__m512& lanes : row) lanes = _mm512_setzero_ps();
+      }
       for (int64_t column = 0, group = 0; column < k; ++group) {
-        __m512 part[kRows];
-        for (int r = 0; r < kRows; ++r) part[r] = _mm512_setzero_ps();
+        __m512 part[kPanels][kRows];
+        for (auto& row : part) {
+          for (__m512& lanes : row) lanes = _mm512_setzero_ps();
+        }
         for (int i = 0; i < Weights::kColumns / 2; i += Weights::kPairs) {
-          __m512bh pairs[Weights::kPairs];
-          weights->Expand(*panel, column, pairs);
-          for (int p = 0; p < Weights::kPairs; ++p, column += 2) {
-            for (int r = 0; r < kRows; ++r)
-              part[r] = Dot(part[r], pairs[p], x + r * x_stride + column);
+          __m512bh pairs[kPanels][Weights::kPairs];
+          for (int n = 0; n < kPanels; ++n) weights->Expand(panels[n], column, pairs[n]);
+          for (int pair = 0; pair < Weights::kPairs; ++pair, column += 2) {
+            for (int r = 0; r < kRows; ++r) {
+              for (int n = 0; n < kPanels; ++n) {
+                part[n][r] = Dot(part[n][r], pairs[n][pair], x + r * x_stride + column);
+              }
+            }
           }
         }
-        const __m512 scale = Weights::Scale(*panel, group).v;
-        for (int r = 0; r < kRows; ++r) sum[r] = _mm512_fmadd_ps(scale, part[r], sum[r]);
-        if constexpr (Weights::kMinimum) {
-          const __m512 minimum = Weights::Minimum(*panel, group).v;
-          for (int r = 0; r < kRows; ++r) {
-            sum[r] = _mm512_fmadd_ps(minimum, _mm512_set1_ps(x_sums[r * groups + group]), sum[r]);
+        for (int n = 0; n < kPanels; ++n) {
+          const __m512 scale = Weights::Scale(panels[n], group).v;
+          for (int r = 0; r < kRows; ++r) sum[n][r] = _mm512_fmadd_ps(scale, part[n][r], sum[n][r]);
+          if constexpr (Weights::kMinimum) {
+            const __m512 minimum = Weights::Minimum(panels[n], group).v;
+            for (int r = 0; r < kRows; ++r) {
+              const __m512 x_sum = _mm512_set1_ps(x_sums[r * groups + group]);
+              sum[n][r] = _mm512_fmadd_ps(minimum, x_sum, sum[n][r]);
+            }
           }
         }
       }
-      for (int r = 0; r < kRows; ++r) _mm512_storeu_ps(sums + r * kLanes, sum[r]);
+      for (int n = 0; n < kPanels; ++n) {
+        for (int r = 0; r < kRows; ++r)
+          _mm512_storeu_ps(sums + (n * kRows + r) * kLanes, sum[n][r]);
+      }
     }
   };
 };
 
-constexpr int kGroupedTileRows = 12;
+// Rows [row_begin, row_end), at most kMaxRows at a time, of kPanels panels from `n` on.
+template <typename Weights, int kPanels, int kMaxRows>
+void MatMulGroupedPanels(const Weights& weights, const MatMulArgs& args, int64_t n,
+                         int64_t row_begin, int64_t row_end) {
+  const PanelLayout layout = PanelLayoutOf(args.format, args.k);
+  const int64_t groups = (args.k + 31) / 32;
+  Panel panels[kPanels];
+  for (int p = 0; p < kPanels; ++p) {
+    const std::byte* base = args.weight + (n + p) * layout.stride;
+    panels[p] = {base + layout.super, base + layout.scales, base + layout.quants};
+  }
+  alignas(64) float sums[kPanels * kMaxRows * kLanes];
+  const int64_t tile = MinOf(EvenTile(row_end - row_begin, kTileRows), kMaxRows);
+  for (int64_t row = row_begin; row < row_end; row += tile) {
+    const int64_t rows = MinOf(tile, row_end - row);
+    RunBlock<GroupedTile<Weights, kPanels>::template Block, kMaxRows>(
+        rows, &weights, static_cast<const Panel*>(panels), args.k,
+        args.x_bf16 + row * args.x_bf16_stride, args.x_bf16_stride, args.x_sums + row * groups,
+        groups, static_cast<float*>(sums));
+    for (int p = 0; p < kPanels; ++p) StoreSums(args, n + p, row, rows, sums + p * rows * kLanes);
+  }
+}
 
 template <typename Weights>
 void MatMulGrouped(const MatMulArgs& args, int64_t panel_begin, int64_t panel_end,
                    int64_t row_begin, int64_t row_end) {
   const Weights weights;
-  const PanelLayout layout = PanelLayoutOf(args.format, args.k);
-  const int64_t groups = (args.k + 31) / 32;
-  alignas(64) float sums[kGroupedTileRows * kLanes];
-  for (int64_t n = panel_begin; n < panel_end; ++n) {
-    const std::byte* base = args.weight + n * layout.stride;
-    const Panel panel{base + layout.super, base + layout.scales, base + layout.quants};
-    for (int64_t row = row_begin; row < row_end; row += kGroupedTileRows) {
-      RunBlock<GroupedRows<Weights>::template Block, kGroupedTileRows>(
-          row_end - row, &weights, &panel, args.k, args.x_bf16 + row * args.x_bf16_stride,
-          args.x_bf16_stride, args.x_sums + row * groups, groups, static_cast<float*>(sums));
-      StoreSums(args, n, row, MinOf(kGroupedTileRows, row_end - row), sums);
+  const int64_t rows = row_end - row_begin;
+  constexpr int kMany = 16 / Weights::kPairs;  // their expanded pairs fill half the registers
+  int64_t n = panel_begin;
+  if (rows == 1) {
+    for (; n + kMany <= panel_end; n += kMany) {
+      MatMulGroupedPanels<Weights, kMany, 1>(weights, args, n, row_begin, row_end);
     }
+  } else if (rows <= 4) {
+    for (; n + 2 <= panel_end; n += 2) {
+      MatMulGroupedPanels<Weights, 2, 4>(weights, args, n, row_begin, row_end);
+    }
+  }
+  for (; n < panel_end; ++n) {
+    MatMulGroupedPanels<Weights, 1, kTileRows>(weights, args, n, row_begin, row_end);
   }
 }
 
-// sums[panel][r][16] of kRows rows and kPanels neighbouring BF16 panels.
+// sums[p][r][16] of kRows rows and kPanels neighbouring BF16 panels.
 template <int kPanels>
 struct Bf16Tile {
   template <int kRows>
@@ -195,40 +234,38 @@ struct Bf16Tile {
     static void Run(const std::byte* panels, int64_t panel_stride, int64_t k, const uint16_t* x,
                     int64_t x_stride, float* sums) {
       __m512 sum[kPanels][kRows];
-      for (int p = 0; p < kPanels; ++p) {
-        for (int r = 0; r < kRows; ++r) sum[p][r] = _mm512_setzero_ps();
+      for (auto& row : sum) {
+        for (__m512& lanes : row) lanes = _mm512_setzero_ps();
       }
       for (int64_t column = 0; column < k; column += 2) {
         __m512bh pair[kPanels];
-        for (int p = 0; p < kPanels; ++p)
-          pair[p] = LoadPair(panels + p * panel_stride + column * 32);
+        for (int n = 0; n < kPanels; ++n)
+          pair[n] = LoadPair(panels + n * panel_stride + column * 32);
         for (int r = 0; r < kRows; ++r) {
-          for (int p = 0; p < kPanels; ++p) {
-            sum[p][r] = Dot(sum[p][r], pair[p], x + r * x_stride + column);
+          for (int n = 0; n < kPanels; ++n) {
+            sum[n][r] = Dot(sum[n][r], pair[n], x + r * x_stride + column);
           }
         }
       }
-      for (int p = 0; p < kPanels; ++p) {
+      for (int n = 0; n < kPanels; ++n) {
         for (int r = 0; r < kRows; ++r)
-          _mm512_storeu_ps(sums + (p * kRows + r) * kLanes, sum[p][r]);
+          _mm512_storeu_ps(sums + (n * kRows + r) * kLanes, sum[n][r]);
       }
     }
   };
 };
 
-constexpr int kBf16TileRows = 12;
-
 template <int kPanels>
-void MatMulBf16Panels(const MatMulArgs& args, int64_t panel, int64_t row_begin, int64_t row_end) {
+void MatMulBf16Panels(const MatMulArgs& args, int64_t n, int64_t row_begin, int64_t row_end) {
   const int64_t stride = PanelLayoutOf(kPackBf16, args.k).stride;
-  alignas(64) float sums[kPanels * kBf16TileRows * kLanes];
-  for (int64_t row = row_begin; row < row_end; row += kBf16TileRows) {
-    const int64_t rows = MinOf(kBf16TileRows, row_end - row);
-    RunBlock<Bf16Tile<kPanels>::template Block, kBf16TileRows>(
-        rows, args.weight + panel * stride, stride, args.k, args.x_bf16 + row * args.x_bf16_stride,
+  alignas(64) float sums[kPanels * kTileRows * kLanes];
+  const int64_t tile = EvenTile(row_end - row_begin, kTileRows);
+  for (int64_t row = row_begin; row < row_end; row += tile) {
+    const int64_t rows = MinOf(tile, row_end - row);
+    RunBlock<Bf16Tile<kPanels>::template Block, kTileRows>(
+        rows, args.weight + n * stride, stride, args.k, args.x_bf16 + row * args.x_bf16_stride,
         args.x_bf16_stride, static_cast<float*>(sums));
-    for (int p = 0; p < kPanels; ++p)
-      StoreSums(args, panel + p, row, rows, sums + p * rows * kLanes);
+    for (int p = 0; p < kPanels; ++p) StoreSums(args, n + p, row, rows, sums + p * rows * kLanes);
   }
 }
 
