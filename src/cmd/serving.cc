@@ -19,6 +19,7 @@ namespace {
 
 constexpr double kMiB = 1 << 20;
 constexpr int64_t kProgressUs = 2'000'000;
+constexpr int64_t kLastWordsUs = 1'000'000;  // for answers that end with the server
 constexpr double kMaxCount = 1e12;
 
 Result<KvFormat> KvFormatNamed(const std::string& name) {
@@ -202,12 +203,9 @@ Status Serving::StartEngine(ServedModel* served) {
   }
   TERN_ASSIGN_OR_RETURN(engine_, Engine::Start(*model_, *ops_, options_.engine, metrics_));
   const EngineStats stats = engine_->Stats();
-  TERN_LOG(kInfo, "weights {:.0f} MiB, KV cache {:.0f} MiB for {} tokens, context {} tokens",
-           static_cast<double>(stats.weight_bytes) / kMiB,
-           static_cast<double>(stats.kv_bytes) / kMiB, stats.total_tokens, stats.context_length);
   served->architecture = info.architecture;
   served->model_type = info.model_type;
-  served->context_length = stats.context_length;
+  served->context_length = std::min(stats.context_length, stats.total_tokens);
   served->engine = engine_.get();
   return OkStatus();
 }
@@ -217,9 +215,13 @@ void Serving::Stop(int64_t timeout_us) {
   const int64_t end_us = SystemClock().NowUs() + timeout_us;
   api_.SetDraining();
   http_->StopAccepting();
-  if (engine_ != nullptr && timeout_us > 0) engine_->Drain(timeout_us);
+  if (engine_ != nullptr && timeout_us > 0) {
+    engine_->Drain(timeout_us);
+    engine_->AbortRid("", /*all=*/true);  // what is left ends with "abort"
+  }
   // The last tokens are on their way to the clients.
-  http_->Shutdown(std::max<int64_t>(end_us - SystemClock().NowUs(), 0));
+  const int64_t left_us = end_us - SystemClock().NowUs();
+  http_->Shutdown(timeout_us > 0 ? std::max(left_us, kLastWordsUs) : 0);
   engine_.reset();
   http_.reset();
 }

@@ -11,7 +11,8 @@ namespace {
 
 constexpr size_t kBodyWindowBytes = 64 << 10;
 constexpr size_t kPipelineLimitBytes = 64 << 10;  // of requests that came early
-constexpr int64_t kLingerUs = 2'000'000;
+constexpr int64_t kLingerUs = 200'000;
+constexpr int64_t kRefusedLingerUs = 2'000'000;  // it may still be sending a large body
 
 }  // namespace
 
@@ -215,6 +216,7 @@ void HttpConnection::Refuse(int status, std::string_view message) {
   phase_ = Phase::kHandling;
   answer_ = Answer::kNone;
   ++request_;
+  refused_ = true;
   keep_alive_ = false;
   head_only_ = false;
   const auto& error_body = core_->options.error_body;
@@ -344,7 +346,7 @@ void HttpConnection::Linger() {
   phase_ = Phase::kLingering;
   error_code ignored;
   socket_.shutdown(tcp::socket::shutdown_send, ignored);
-  SetDeadline(kLingerUs);
+  SetDeadline(refused_ ? kRefusedLingerUs : kLingerUs);
   Drain();
 }
 

@@ -98,6 +98,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   uint64_t request_ = 0;  // number of the request being handled
   Answer answer_ = Answer::kNone;
   bool keep_alive_ = false;
+  bool refused_ = false;  // the last request could not be read to its end
   bool http11_ = true;
   bool head_only_ = false;
   std::function<void()> on_disconnect_;

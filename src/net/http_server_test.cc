@@ -468,24 +468,5 @@ TEST(HttpClientTest, SaysWhomItCannotReach) {
   EXPECT_THAT(answer.status().message(), HasSubstr("http://127.0.0.1:1: "));
 }
 
-TEST(UrlTest, ParsesAndRefuses) {
-  auto url = ParseUrl("http://[::1]:8080/a/b?c");
-  ASSERT_TRUE(url.ok());
-  EXPECT_EQ(url->host, "::1");
-  EXPECT_EQ(url->port, "8080");
-  EXPECT_EQ(url->target, "/a/b?c");
-  EXPECT_EQ(ParseUrl("http://host")->port, "80");
-  for (const char* bad : {"", "host:80", "http://", "http://:80", "http://h:", "http://h:x",
-                          "http://h:123456", "http://[::1"}) {
-    EXPECT_FALSE(ParseUrl(bad).ok()) << bad;
-  }
-  EXPECT_EQ(ParseUrl("https://h").status().code(), StatusCode::kUnimplemented);
-}
-
-TEST(HttpTest, PercentDecodeKeepsWhatIsNoEscape) {
-  EXPECT_EQ(PercentDecode("a%20b%2", false), "a b%2");
-  EXPECT_EQ(PercentDecode("%zz+%41", true), "%zz A");
-}
-
 }  // namespace
 }  // namespace tern

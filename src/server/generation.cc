@@ -60,6 +60,8 @@ void Generation::Cancel() {
 void Generation::HandleToken(size_t index, const TokenEvent& event) {
   Choice& choice = choices_[index];
   if (listener_ == nullptr || choice.ended || choice.stops.matched()) return;
+  // A write may find the client gone and cancel this generation: the listener outlives its call.
+  const std::shared_ptr<GenerationListener> listener = listener_;
   ++choice.tokens;
   TERN_TRACE("text.detokenize");
   std::string text = choice.stops.Push(choice.detokenizer.Push(event.token));
@@ -67,12 +69,13 @@ void Generation::HandleToken(size_t index, const TokenEvent& event) {
     engine_.Cancel(choice.id, choice.tokens);
     if (choice.no_stop_trim) text += choice.stops.match();
   }
-  listener_->OnToken(index, event, text);
+  listener->OnToken(index, event, text);
 }
 
 void Generation::HandleFinish(size_t index, const FinishEvent& event) {
   Choice& choice = choices_[index];
   if (listener_ == nullptr || choice.ended) return;
+  const std::shared_ptr<GenerationListener> listener = listener_;
   choice.ended = true;
 
   ChoiceEnd end;
@@ -112,7 +115,7 @@ void Generation::HandleFinish(size_t index, const FinishEvent& event) {
     end.matched_token.reset();
     end.completion_tokens = choice.tokens;
   }
-  listener_->OnEnd(index, text, end);
+  listener->OnEnd(index, text, end);
   if (end.reason == ChoiceEnd::Reason::kError) Cancel();  // one answer: its other choices go too
 }
 

@@ -4,6 +4,8 @@
 #include <rapidcheck.h>
 #include <rapidcheck/gtest.h>
 
+#include "base/rng.h"
+
 namespace tern {
 namespace {
 
@@ -38,10 +40,11 @@ RC_GTEST_PROP(StopMatcherProperty, EqualsTheNaiveMatcherForAnyCuts, ()) {
   const auto text = *SmallText(60);
   const auto stops = *rc::gen::container<std::vector<std::string>>(
       rc::gen::suchThat(SmallText(6), [](const std::string& s) { return !s.empty(); }));
+  Rng cuts(*rc::gen::arbitrary<uint64_t>());
   StopMatcher matcher(stops);
   std::string released;
   for (size_t at = 0; at < text.size();) {
-    const size_t n = static_cast<size_t>(*rc::gen::inRange(0, 5));
+    const size_t n = cuts.Below(5);
     released += matcher.Push(std::string_view(text).substr(at, n));
     at += n;
     // Never releases what a longer text could still turn into a stop.

@@ -107,11 +107,11 @@ class ServerTest : public testing::Test {
             {"messages", Json::array({Json{{"role", "user"}, {"content", "hi"}}})}};
   }
 
-  // In the order of death: the server first, then the engine whose last events it takes.
+  // The engine dies first: its last events still find the network thread.
   MetricRegistry registry_;
   std::unique_ptr<ApiServer> api_;
-  FakeEngine engine_;
   std::unique_ptr<HttpServer> http_;
+  FakeEngine engine_;
   std::unique_ptr<HttpClient> client_;
 };
 

@@ -55,9 +55,11 @@ class Server:
             time.sleep(0.005)
         raise AssertionError(f"still busy after {timeout} s: {self.stats()}")
 
-    def stop(self, number=signal.SIGTERM, timeout=40):
-        if self.process.poll() is None:
-            self.process.send_signal(number)
+    def stop(self, number=signal.SIGTERM):
+        self.process.send_signal(number)
+        return self.wait_ended()
+
+    def wait_ended(self, timeout=40):
         code = self.process.wait(timeout)
         assert self.process.stdout.read() == "", "serve prints nothing on standard output"
         return code

@@ -92,7 +92,7 @@ def test_sigterm_lets_a_stream_end(own_server):
         rest = [line for line in lines if line]
     assert rest[-1] == "data: [DONE]"
     assert '"finish_reason":"length"' in rest[-2]
-    assert server.stop() == 0
+    assert server.wait_ended() == 0
     with pytest.raises(httpx.ConnectError):
         httpx.get(server.url + "/health")
 
