@@ -19,25 +19,25 @@ constexpr size_t kShortPiece = 48;
 
 void TokenTable::Reserve(size_t count) { slots_.assign(SlotsFor(count), {}); }
 
-TokenTable::Slot* TokenTable::SlotOf(std::string_view bytes, uint32_t hash) const {
+size_t TokenTable::IndexOf(std::string_view bytes, uint32_t hash) const {
   const size_t mask = slots_.size() - 1;
   for (size_t i = hash & mask;; i = (i + 1) & mask) {
-    Slot& slot = slots_[i];
-    if (slot.id == kNone || (slot.hash == hash && slot.bytes == bytes)) return &slot;
+    const Slot& slot = slots_[i];
+    if (slot.id == kNone || (slot.hash == hash && slot.bytes == bytes)) return i;
   }
 }
 
 bool TokenTable::Insert(std::string_view bytes, TokenId id) {
   const auto hash = static_cast<uint32_t>(Hash64(bytes));
-  Slot* slot = SlotOf(bytes, hash);
-  if (slot->id != kNone) return false;
-  *slot = {bytes, hash, id};
+  Slot& slot = slots_[IndexOf(bytes, hash)];
+  if (slot.id != kNone) return false;
+  slot = {bytes, hash, id};
   return true;
 }
 
 TokenId TokenTable::Find(std::string_view bytes) const {
   if (slots_.empty()) return kNone;
-  return SlotOf(bytes, static_cast<uint32_t>(Hash64(bytes)))->id;
+  return slots_[IndexOf(bytes, static_cast<uint32_t>(Hash64(bytes)))].id;
 }
 
 void MergeTable::Reserve(size_t count) {

@@ -31,8 +31,9 @@ class TokenTable {
     uint32_t hash = 0;
     TokenId id = kNone;
   };
-  Slot* SlotOf(std::string_view bytes, uint32_t hash) const;
-  mutable std::vector<Slot> slots_;  // a power of two, at most half full
+  // Where `bytes` are or would be.
+  size_t IndexOf(std::string_view bytes, uint32_t hash) const;
+  std::vector<Slot> slots_;  // a power of two, at most half full
 };
 
 // What two neighbouring tokens become: (left, right) -> (rank, token). Lower ranks merge first.

@@ -267,21 +267,16 @@ class Translator {
     return OkStatus();
   }
 
-  // \p{Name}, \p{^Name}, \P{Name}, \pL
+  // \p{Name}, \p{^Name}, \P{Name}. Rust has \pL too; in Oniguruma that is the text "pL".
   Status PropertyEscape(CodePointSet* set) {
     bool negated = pattern_[pos_] == 'P';
     const size_t start = pos_;
     pos_ += 1;
-    std::string_view name = pattern_.substr(pos_, 1);
-    if (Take("{")) {
-      if (Take("^")) negated = !negated;
-      const size_t close = pattern_.find('}', pos_);
-      if (close == std::string_view::npos) return Refuse("a property without its '}'");
-      name = pattern_.substr(pos_, close - pos_);
-      pos_ = close + 1;
-    } else {
-      pos_ += name.size();
-    }
+    const size_t close = pattern_.find('}', pos_);
+    if (!Take("{") || close == std::string_view::npos) return Refuse("a property without braces");
+    if (Take("^")) negated = !negated;
+    const std::string_view name = pattern_.substr(pos_, close - pos_);
+    pos_ = close + 1;
     const std::optional<UnicodeSet> property = PropertyNamed(name);
     if (!property) {
       pos_ = start;

@@ -58,6 +58,7 @@ class Tokenizer {
   // The exact bytes of a token (special tokens: their text); empty for an unknown id.
   virtual std::string_view TokenBytes(TokenId id) const = 0;
   virtual bool IsSpecial(TokenId id) const = 0;
+  // The token whose bytes, as TokenBytes gives them, are `token_text`; added tokens come first.
   virtual std::optional<TokenId> IdOf(std::string_view token_text) const = 0;
   // One more than the largest id.
   virtual int64_t vocab_size() const = 0;

@@ -12,6 +12,7 @@ using testing::HasSubstr;
 
 TEST(TokenizerJson, EncodesAsHuggingFace) {
   const Json cases = TestJson("text/hf_cases.json");
+  ASSERT_EQ(cases["tokenizers"].size(), 9u);
   for (const Json& variant : cases["tokenizers"]) {
     Json file = cases["base"];
     file.update(variant["change"]);

@@ -33,7 +33,7 @@ def cased(upper, lower, tail):
 
 O200K = cased(f"[{UPPER}]", f"[{LOWER}]", r"\r\n/")
 KIMI = r"[\p{Han}]+|" + cased(rf"[{UPPER}&&[^\p{{Han}}]]", rf"[{LOWER}&&[^\p{{Han}}]]", r"\r\n")
-DEEPSEEK = [r"\p{N}{1,3}", "[一-龥\u3040-ゟ゠-ヿ]+",
+DEEPSEEK = [r"\p{N}{1,3}", "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+",
             r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"
             r"| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"]
 BEHAVIORS = ["isolated", "removed", "merged_with_previous", "merged_with_next", "contiguous"]
@@ -75,7 +75,7 @@ def pre_tokenizer_cases():
     # Patterns that only the translation to PCRE2 can do, and what it has to get right.
     chains += [([split(p)], 40) for p in (
         r"[\p{Han}&&[^\p{Lm}]]+|[^\p{Han}\s]", r"\p{^L}+", r"\P{N}\p{N}", r"(?<=\s)\S|\S(?=\d)",
-        r"[^\S\r\n]+", r"(?:'[sS]|\pL)+?\s", r"[a-cX-Z\u0400-\u04ff]{2,3}", r".+", r"\p{M}*",
+        r"[^\S\r\n]+", r"(?:'[sS]|\p{L})+?\s", r"[a-cX-Z\u0400-\u04ff]{2,3}", r".+", r"\p{M}*",
         r"(?i:'LL|dd)", r"\s{,2}", r"[\d&&[^1]]|[[ab]c]+")]
     chains += [([split(r"\s+|'", b, i)], 20) for b in BEHAVIORS for i in (False, True)]
     chains += [([{"text": " ", "behavior": b, "invert": False}], 15) for b in BEHAVIORS]
