@@ -18,8 +18,8 @@ namespace {
 constexpr int64_t kQueriesPerBlock = 32;
 // Blocks are taken apart when whole ones would give a thread fewer tasks than this.
 constexpr int64_t kTasksPerThread = 3;
-// States of chunks that run side by side: at most 32 MiB.
-constexpr int64_t kMaxSplitFloats = int64_t{1} << 23;
+// States of chunks that run side by side: at most 8 MiB.
+constexpr int64_t kMaxSplitFloats = int64_t{1} << 21;
 
 int64_t BytesOf(KvFormat format) {
   TERN_CHECK(format == KvFormat::kF32 || format == KvFormat::kBf16);

@@ -201,9 +201,9 @@ TEST_P(AttentionTest, BitsDependOnTheRowAlone) {
 
 // Few blocks whose chunk states would not fit in memory take a third way through the driver.
 TEST_P(AttentionTest, BitsAreTheSameWhenStatesOfAllChunksDoNotFit) {
-  if (slow()) GTEST_SKIP() << "the drivers are the same at every level";
+  if (GetParam() != Ops::SupportedIsas()[0]) GTEST_SKIP() << "the driver is every level's";
   const GqaShape shape{.heads = 1024, .kv_heads = 1024, .head_dim = 1, .scale = 1.0f};
-  const int64_t positions = 9 * kAttentionChunk, rows = 32;
+  const int64_t positions = 3 * kAttentionChunk, rows = 32;
   const Cache cache(shape, KvFormat::kBf16, 64);
   Sequence sequence = cache.Make(positions);
   const std::vector<float> kv = RandomFloats(positions * 1024, 1), q = RandomFloats(rows * 1024, 2);
