@@ -4,7 +4,6 @@
 
 #include <chrono>
 
-#include "base/utf8.h"
 #include "text/testing.h"
 
 namespace tern {
@@ -67,6 +66,37 @@ TEST(Tokenizer, EdgeCases) {
     const auto tokenizer = MustMake(Tokenizer::FromTokenizerJson(TestData(file), ""));
     const auto text = c["text"].get<std::string>();
     EXPECT_EQ(tokenizer->Encode(text), IdsOf(c["ids"])) << file << ": " << text;
+  }
+}
+
+TEST(Tokenizer, AnyBytesRoundTrip) {
+  const auto tokenizer = TinyTokenizer();
+  std::string text;
+  for (int round = 0; round < 3; ++round) {
+    for (int b = 0; b < 256; ++b) text += static_cast<char>(round == 1 ? 255 - b : b);
+  }
+  for (const bool parse_special : {true, false}) {
+    EXPECT_EQ(tokenizer->Decode(tokenizer->Encode(text, parse_special), false), text);
+  }
+}
+
+TEST(Tokenizer, UnknownIdsHaveNoBytes) {
+  const auto tokenizer = TinyTokenizer();
+  for (const TokenId id : {-1, 2048, 1 << 30}) {
+    EXPECT_EQ(tokenizer->TokenBytes(id), "");
+    EXPECT_FALSE(tokenizer->IsSpecial(id));
+  }
+  EXPECT_FALSE(tokenizer->IdOf("no such token"));
+}
+
+TEST(Tokenizer, AMegabyteOfOneThingIsFast) {
+  const auto tokenizer = MustMake(Tokenizer::FromSpec(SmolLm2Spec()));
+  for (const std::string_view unit : {"a", " ", "\xCC\x81", "<", "\xFF", "\n"}) {
+    std::string text;
+    while (text.size() < 1 << 20) text += unit;
+    const auto start = std::chrono::steady_clock::now();
+    tokenizer->Encode(text);
+    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5)) << unit;
   }
 }
 
