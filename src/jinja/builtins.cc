@@ -91,7 +91,7 @@ Result<BoundArgs> Bind(std::string_view function, std::string_view params, Args 
   }
   for (auto& [name, value] : args.keyword) {
     const auto it = std::find_if(parameters.begin(), parameters.end(),
-                                 [&](const Parameter& p) { return p.name == name; });
+                                 [&key = name](const Parameter& p) { return p.name == key; });
     if (it != parameters.end() && !positional_only) {
       std::optional<Value>& slot = bound.slots_[static_cast<size_t>(it - parameters.begin())];
       if (slot) {

@@ -216,8 +216,9 @@ Result<Value> UrlEncode(Interpreter& in, const Value& self, const BoundArgs&) {
 }
 
 Result<Value> FileSizeFormat(Interpreter& in, const Value& self, const BoundArgs& args) {
-  TERN_ASSIGN_OR_RETURN(const Value number, in.ApplyFilter("float", self, {}));
-  const double bytes = number.number();
+  const Result<Value> number = in.ApplyFilter("float", self, {});
+  if (!number.ok()) return number;
+  const double bytes = number->number();
   const bool binary = args.Truth(0, false);
   const double base = binary ? 1024 : 1000;
   if (bytes == 1) return Value::Str("1 Byte");

@@ -333,7 +333,7 @@ class BraceFormatter {
  private:
   // `levels`: how deep fields may nest (a specification may hold fields).
   Result<std::string> Expand(std::string_view text, int levels) {
-    if (levels == 0) return InvalidArgument("max string recursion exceeded");
+    if (levels < 0) return InvalidArgument("max string recursion exceeded");
     std::string out;
     for (size_t i = 0; i < text.size();) {
       const char c = text[i];
@@ -501,7 +501,6 @@ class BraceFormatter {
       if (spec.align == '=') return InvalidArgument("'=' alignment not allowed in string format");
       return Pad(spec, '<', "", Truncated(v.str(), spec.precision));
     }
-    if (v.is_bool() && spec.type == 0) return Pad(spec, '<', "", v.boolean() ? "True" : "False");
     if (spec.type == 's') return bad_type();
     const bool float_type =
         spec.type != 0 && std::string_view("eEfFgG%").find(spec.type) != std::string_view::npos;

@@ -526,8 +526,9 @@ Result<Args> Interpreter::EvalArgs(const CallArgs& exprs, const ScopePtr& scope)
     if (!v.is_dict()) return TypeError("argument after ** must be a mapping");
     for (const auto& [key, value] : v.dict().entries()) {
       if (!key.is_string()) return TypeError("keywords must be strings");
-      const bool repeated = std::any_of(args.keyword.begin(), args.keyword.end(),
-                                        [&](const auto& k) { return k.first == key.str(); });
+      const bool repeated =
+          std::any_of(args.keyword.begin(), args.keyword.end(),
+                      [&name = key.str()](const auto& k) { return k.first == name; });
       if (repeated) {
         return TypeError(fmt::format("got multiple values for keyword argument '{}'", key.str()));
       }

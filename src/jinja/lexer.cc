@@ -152,6 +152,7 @@ class Lexer {
   }
 
   Status LexComment() {
+    if (pos_ == source_.size()) return OkStatus();  // jinja2 lets an opening tag at the end pass
     const int begin_line = line_;
     size_t hash = source_.find("#}", pos_);
     if (hash == std::string::npos) return ErrorAt(begin_line, "missing end of comment tag");
@@ -166,6 +167,7 @@ class Lexer {
     const int begin_line = line_;
     AdvanceTo(text_begin);
     NoteLineStart();
+    if (pos_ == source_.size()) return OkStatus();
     for (size_t tag = source_.find("{%", pos_); tag != std::string::npos;
          tag = source_.find("{%", tag + 1)) {
       const Sign sign = SignAt(tag + 2);

@@ -235,7 +235,7 @@ std::vector<std::string_view> SplitWords(std::string_view text, int64_t limit) {
   text.remove_prefix(SpaceEnd(text));
   while (!text.empty()) {
     if (limit >= 0 && static_cast<int64_t>(parts.size()) == limit) {
-      parts.push_back(StripRight(text, IsSpace));
+      parts.push_back(text);
       break;
     }
     const size_t end = WordEnd(text);
@@ -251,7 +251,7 @@ std::vector<std::string_view> SplitWordsFromRight(std::string_view text, int64_t
   text = StripRight(text, IsSpace);
   while (!text.empty()) {
     if (limit >= 0 && static_cast<int64_t>(parts.size()) == limit) {
-      parts.push_back(StripLeft(text, IsSpace));
+      parts.push_back(text);
       break;
     }
     const std::string_view rest = StripRight(text, [](char32_t c) { return !IsSpace(c); });

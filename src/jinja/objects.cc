@@ -109,6 +109,17 @@ std::optional<Value> RangeObject::Item(int64_t index) {
   return Value::Int(start_ + index * step_);
 }
 
+std::optional<Value> RangeObject::Slice(int64_t from, int64_t to, int64_t step) {
+  const auto at = [this](int64_t i, int64_t* out) {
+    return !__builtin_mul_overflow(i, step_, out) && !__builtin_add_overflow(start_, *out, out);
+  };
+  int64_t start = 0, stop = 0, stride = 0;
+  if (!at(from, &start) || !at(to, &stop) || __builtin_mul_overflow(step_, step, &stride)) {
+    return std::nullopt;
+  }
+  return Value::Of(std::make_shared<RangeObject>(budget_, start, stop, stride));
+}
+
 std::optional<Value> RangeObject::Attribute(std::string_view name) {
   if (name == "start") return Value::Int(start_);
   if (name == "stop") return Value::Int(stop_);
@@ -201,7 +212,7 @@ std::optional<Value> MacroObject::Attribute(std::string_view name) {
   if (name != "arguments") return std::nullopt;
   std::vector<Value> names;
   for (const std::string& parameter : macro_.parameters) names.push_back(Value::Str(parameter));
-  return Value::MakeList(std::move(names));
+  return Value::MakeTuple(std::move(names));
 }
 
 Result<Value> FunctionObject::Call(Interpreter& interpreter, Args args) {

@@ -27,6 +27,7 @@ class RangeObject final : public Object {
   std::unique_ptr<Cursor> Iterate() override;
   std::optional<Value> Attribute(std::string_view name) override;
   std::optional<Value> Item(int64_t index) override;
+  std::optional<Value> Slice(int64_t from, int64_t to, int64_t step) override;
 
  private:
   Budget& budget_;

@@ -554,6 +554,11 @@ Result<Value> Slice(Budget& budget, const Value& v, const Value& begin, const Va
   if (v.is_string() && step == 1) {
     return Value::Str(std::string(CodePointRange(v.str(), from, std::max(from, to))), v.safe());
   }
+  if (v.is_object()) {
+    auto slice = v.object().Slice(from, to, step);
+    if (!slice) return TypeError(fmt::format("'{}' object cannot be sliced", v.type_name()));
+    return *std::move(slice);
+  }
   std::vector<int64_t> indices;
   if (step > 0) {
     for (int64_t i = from; i < to; i += step) indices.push_back(i);
@@ -568,13 +573,7 @@ Result<Value> Slice(Budget& budget, const Value& v, const Value& begin, const Va
   }
   std::vector<Value> items;
   items.reserve(indices.size());
-  for (const int64_t i : indices) {
-    if (v.is_sequence()) {
-      items.push_back(v.items()[static_cast<size_t>(i)]);
-    } else {
-      items.push_back(v.object().Item(i).value_or(Value()));
-    }
-  }
+  for (const int64_t i : indices) items.push_back(v.items()[static_cast<size_t>(i)]);
   return v.is_tuple() ? Value::MakeTuple(std::move(items)) : Value::MakeList(std::move(items));
 }
 

@@ -224,6 +224,8 @@ Status Object::AppendRepr(Budget&, int, std::string* out) const {
 std::optional<Value> Object::Attribute(std::string_view) { return std::nullopt; }
 std::optional<Value> Object::Item(int64_t) { return std::nullopt; }
 
+std::optional<Value> Object::Slice(int64_t, int64_t, int64_t) { return std::nullopt; }
+
 Result<Value> Object::Call(Interpreter&, Args) {
   return InvalidArgument(fmt::format("'{}' object is not callable", type_name()));
 }

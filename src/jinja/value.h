@@ -167,6 +167,8 @@ class Object : public std::enable_shared_from_this<Object> {
   virtual std::optional<Value> Attribute(std::string_view name);
   // object[index]; absent: no such item.
   virtual std::optional<Value> Item(int64_t index);
+  // Items from, from + step... up to `to`; absent: cannot be sliced. Bounds as range() takes them.
+  virtual std::optional<Value> Slice(int64_t from, int64_t to, int64_t step);
   virtual bool callable() const { return false; }
   virtual Result<Value> Call(Interpreter& interpreter, Args args);
   virtual int depth() const { return 1; }
