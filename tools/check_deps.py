@@ -20,7 +20,7 @@ WRAPPERS = {
     "yaml-cpp/": ["base/args.cc"],
     "prometheus/": ["base/metrics.cc"],
     "xxh": ["base/hash.cc"],
-    "utf8proc": ["text/"],
+    "utf8proc": ["text/", "jinja/unicode"],
     "pcre2": ["text/"],
     "immintrin.h": ["kernels/", "base/thread_pool.cc"],
 }
