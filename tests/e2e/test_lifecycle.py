@@ -208,3 +208,17 @@ def test_chat_keeps_the_conversation(server):
     assert len(answers) == 2 and answers[0] == answers[1]
     gone = run("chat", "--url", "http://127.0.0.1:1", "--prompt", "x")
     assert gone.returncode == 1 and re.search(r"127\.0\.0\.1:1", gone.stderr)
+
+
+def test_chat_ctrl_c_stops_the_answer_only(server):
+    chat = subprocess.Popen([TERN, "chat", "--url", server.url, "--temperature", "0"], text=True,
+                            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    chat.stdin.write("Write the numbers from one to one thousand in words.\n")
+    chat.stdin.flush()
+    assert chat.stdout.read(1)
+    chat.send_signal(signal.SIGINT)
+    assert server.wait_idle(5) < 1.0
+    assert chat.poll() is None
+    output, errors = chat.communicate("/reset\nWhat is the capital of France?\n/exit\n", timeout=60)
+    assert chat.returncode == 0 and errors == ""
+    assert "Paris" in output.splitlines()[-1]
