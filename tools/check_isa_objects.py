@@ -16,8 +16,12 @@ import sys
 
 LEVELS = ("generic", "avx2", "avx512")
 LIBC = {"memcpy", "memset", "memmove"}
-# What the compiler itself may reference: the GOT, sanitizer runtimes, coverage, stack protector.
-RUNTIME = re.compile(r"_GLOBAL_OFFSET_TABLE_|__asan_|__ubsan_|__tsan_|__sanitizer_|__stack_chk_fail")
+# What the compiler itself may reference: the GOT, sanitizer runtimes and their unwinding, coverage,
+# stack protector.
+RUNTIME = re.compile(
+    r"_GLOBAL_OFFSET_TABLE_|__asan_|__ubsan_|__tsan_|__sanitizer_|__stack_chk_fail"
+    r"|(DW\.ref\.)?__gxx_personality_v0$"
+)
 SANITIZER_DATA = re.compile(r"__odr_asan|__sancov|__start___sancov|__stop___sancov")
 
 
