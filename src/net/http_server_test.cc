@@ -136,7 +136,7 @@ class HttpServerTest : public testing::Test {
     if (*gone) return;
     if (i == events) return writer->End();
     writer->Write(fmt::format("data: {} {}\n\n", i, text));
-    server_->executor().PostAfter(
+    writer->executor().PostAfter(
         5'000, [this, writer, gone, i, events, text] { Tick(writer, gone, i + 1, events, text); });
   }
 
