@@ -38,7 +38,7 @@ done
 [ -n "${url:-}" ] || die "the server was not ready after 60 s: $(tail -n 1 "$log")"
 
 step "asking it: What is the capital of France?"
-answer=$(.venv/bin/python - "$url" <<'PY'
+answer=$(python3 - "$url" <<'PY'
 import json, sys, urllib.request
 body = {"model": "smollm2", "temperature": 0, "max_tokens": 64,
         "messages": [{"role": "user", "content": "What is the capital of France?"}]}
