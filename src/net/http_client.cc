@@ -6,6 +6,10 @@
 
 namespace tern {
 
+namespace {
+constexpr size_t kReadBytes = 16 << 10;
+}  // namespace
+
 struct HttpClient::Impl {
   explicit Impl(Url base) : url(std::move(base)) {}
 
@@ -94,8 +98,12 @@ Result<HttpResponse> HttpClient::Impl::Exchange(const std::string& request, bool
   for (const auto& field : parser.get()) {
     response.headers.push_back({std::string(field.name_string()), std::string(field.value())});
   }
+  // Not http::async_read_some: it withholds a chunk until the line break behind it is followed by
+  // the next one.
   parser.eager(true);
   while (true) {
+    if (!parser.is_done()) buffer.consume(parser.put(buffer.data(), error));
+    if (error && error != http::error::need_more) return Broken(error.message());
     std::string& body = parser.get().body();
     if (on_data && response.status / 100 == 2) {
       if (!body.empty() && !on_data(body)) {
@@ -108,12 +116,13 @@ Result<HttpResponse> HttpClient::Impl::Exchange(const std::string& request, bool
     body.clear();
     if (parser.is_done()) break;
     done = false;
-    http::async_read_some(socket, buffer, parser, [&](error_code result, size_t) {
+    socket.async_read_some(buffer.prepare(kReadBytes), [&](error_code result, size_t bytes) {
+      buffer.commit(bytes);
       error = result;
       done = true;
     });
     TERN_RETURN_IF_ERROR(Wait(done, timeout_us, keep_going));
-    if (error == http::error::end_of_stream && parser.is_done()) continue;
+    if (error == asio::error::eof) parser.put_eof(error);
     if (error) return Broken(error.message());
   }
   if (!parser.keep_alive()) Close();

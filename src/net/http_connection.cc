@@ -9,6 +9,7 @@
 namespace tern {
 namespace {
 
+constexpr size_t kReadBytes = 64 << 10;
 constexpr size_t kBodyWindowBytes = 64 << 10;
 constexpr size_t kPipelineLimitBytes = 64 << 10;  // of requests that came early
 constexpr int64_t kLingerUs = 200'000;
@@ -149,17 +150,20 @@ void HttpConnection::ReadBody() {
 
 void HttpConnection::OnBody(error_code error, size_t bytes) {
   if (phase_ != Phase::kReading) return;
-  if (error) return RefuseForError(error);
+  buffer_.commit(bytes);
+  if (error == asio::error::eof) error = http::error::partial_message;
+  if (!error) buffer_.consume(parser_->put(buffer_.data(), error));
+  if (error && error != http::error::need_more) return RefuseForError(error);
   if (parser_->is_done()) return Dispatch();
   body_window_bytes_ += bytes;
   if (body_window_bytes_ >= kBodyWindowBytes) {
     body_window_bytes_ = 0;
     SetDeadline(core_->options.body_timeout_us);
   }
-  http::async_read_some(socket_, buffer_, *parser_,
-                        [self = shared_from_this()](error_code read_error, size_t read_bytes) {
-                          self->OnBody(read_error, read_bytes);
-                        });
+  socket_.async_read_some(buffer_.prepare(kReadBytes),
+                          [self = shared_from_this()](error_code read_error, size_t read_bytes) {
+                            self->OnBody(read_error, read_bytes);
+                          });
 }
 
 void HttpConnection::Dispatch() {

@@ -87,7 +87,7 @@ bool Eventually(Condition condition, milliseconds wait = milliseconds(3000)) {
 }
 
 // /echo: method, path, query and body back. /slow: answers when told. /stream: events until told.
-// /hang: never answers. /drop: lets go of the writer.
+// /hang: never answers; /hold: begins and never goes on. /drop: lets go of the writer.
 class HttpServerTest : public testing::Test {
  protected:
   void SetUp() override { StartServer({}); }
@@ -109,7 +109,11 @@ class HttpServerTest : public testing::Test {
     ++requests_;
     if (request.path == "/drop") return;
     if (request.path == "/throw") throw std::runtime_error("handler");
-    if (request.path == "/hang") {
+    if (request.path == "/hang" || request.path == "/hold") {
+      if (request.path == "/hold") {
+        writer->BeginStream(200, {});
+        writer->Write("first");
+      }
       writer->OnDisconnect([this] { ++disconnects_; });
       std::lock_guard lock(mutex_);
       held_.push_back(std::move(writer));
@@ -452,9 +456,17 @@ TEST_F(HttpServerTest, ClientKeepsItsConnectionStreamsAndStops) {
   ASSERT_TRUE(answer.ok()) << answer.status().message();
   EXPECT_EQ(text, "data: 0 x\n\ndata: 1 x\n\ndata: 2 x\n\n");
 
-  answer = (*streaming)->Stream("GET", "/hang", {}, "", collect, [] { return false; });
+  // A chunk is handed over when it has arrived, not when the next one follows.
+  answer = (*streaming)
+               ->Stream(
+                   "GET", "/hold", {}, "", [](std::string_view data) { return data != "first"; },
+                   nullptr, 2'000'000);
   EXPECT_EQ(answer.status().code(), StatusCode::kCancelled);
   EXPECT_TRUE(Eventually([&] { return disconnects_ == 1; }));
+
+  answer = (*streaming)->Stream("GET", "/hang", {}, "", collect, [] { return false; });
+  EXPECT_EQ(answer.status().code(), StatusCode::kCancelled);
+  EXPECT_TRUE(Eventually([&] { return disconnects_ == 2; }));
   answer = (*streaming)->Request("GET", "/hang", {}, "", 200'000);
   EXPECT_EQ(answer.status().code(), StatusCode::kDeadlineExceeded);
   EXPECT_TRUE((*streaming)->Request("GET", "/after", {}, "").ok());

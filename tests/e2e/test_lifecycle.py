@@ -213,7 +213,8 @@ def test_chat_keeps_the_conversation(server):
 def test_chat_ctrl_c_stops_the_answer_only(server):
     chat = subprocess.Popen([TERN, "chat", "--url", server.url, "--temperature", "0"], text=True,
                             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    chat.stdin.write("Write the numbers from one to one thousand in words.\n")
+    # Some 900 tokens, of which the first must come at once.
+    chat.stdin.write("Write a very long story about a ship, a captain and the sea, with many chapters.\n")
     chat.stdin.flush()
     assert chat.stdout.read(1)
     chat.send_signal(signal.SIGINT)
