@@ -3,9 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
+#include <iterator>
 #include <string>
+#include <tuple>
 #include <utility>
 
 #include "base/check.h"
@@ -84,28 +87,18 @@ struct Activations {
   float *gate, *up;                    // [rows, intermediate]
   float *cos, *sin;                    // [rows, head_dim / 2]
 
+  // Upper bound for the memory plan.
+  static int64_t FloatsPerRow(const LlamaShape& shape) {
+    int64_t floats = 0;
+    for (const int64_t columns : Columns(shape)) floats += Padded(columns);
+    return floats;
+  }
+
   Status Resize(const LlamaShape& shape, int64_t rows) {
-    const int64_t q_size = shape.heads * shape.head_dim, kv_size = shape.kv_heads * shape.head_dim;
-    const std::pair<float**, int64_t> fields[] = {
-        {&hidden, shape.hidden},
-        {&normed, shape.hidden},
-        {&projected, shape.hidden},
-        {&q, q_size},
-        {&attention, q_size},
-        {&k, kv_size},
-        {&v, kv_size},
-        {&gate, shape.intermediate},
-        {&up, shape.intermediate},
-        {&cos, shape.head_dim / 2},
-        {&sin, shape.head_dim / 2},
-    };
-    constexpr int64_t kAlign = 16;  // floats in a cache line
-    const auto padded = [&](int64_t columns) {
-      return (rows * columns + kAlign - 1) / kAlign * kAlign;
-    };
+    const std::array columns = Columns(shape);
     if (rows > capacity_rows_) {
       int64_t floats = 0;
-      for (const auto& [field, columns] : fields) floats += padded(columns);
+      for (const int64_t n : columns) floats += Padded(rows * n);
       memory_ = Buffer();
       capacity_rows_ = 0;
       memory_ = Buffer(static_cast<size_t>(floats) * sizeof(float));
@@ -114,15 +107,36 @@ struct Activations {
       }
       capacity_rows_ = rows;
     }
+    float** const fields[] = {&hidden, &normed, &projected, &q,   &attention, &k,
+                              &v,      &gate,   &up,        &cos, &sin};
+    static_assert(std::size(fields) == std::tuple_size_v<decltype(columns)>);
     float* next = memory_.as<float>();
-    for (const auto& [field, columns] : fields) {
-      *field = next;
-      next += padded(columns);
+    for (size_t i = 0; i < columns.size(); ++i) {
+      *fields[i] = next;
+      next += Padded(rows * columns[i]);
     }
     return OkStatus();
   }
 
  private:
+  // Of each field, in the order of their declaration.
+  static std::array<int64_t, 11> Columns(const LlamaShape& shape) {
+    const int64_t q_size = shape.heads * shape.head_dim, kv_size = shape.kv_heads * shape.head_dim;
+    return {shape.hidden,
+            shape.hidden,
+            shape.hidden,
+            q_size,
+            q_size,
+            kv_size,
+            kv_size,
+            shape.intermediate,
+            shape.intermediate,
+            shape.head_dim / 2,
+            shape.head_dim / 2};
+  }
+  // A whole number of cache lines.
+  static int64_t Padded(int64_t floats) { return (floats + 15) / 16 * 16; }
+
   Buffer memory_;
   int64_t capacity_rows_ = 0;
 };
@@ -215,6 +229,8 @@ Result<std::unique_ptr<Model>> LlamaModel::Load(std::unique_ptr<Checkpoint> chec
                                              .head_dim = shape.head_dim}),
       .eos_token_ids = files.eos_token_ids(),
       .weight_bytes = loader.resident_bytes(),
+      .workspace_bytes_per_row =
+          static_cast<uint64_t>(Activations::FloatsPerRow(shape)) * sizeof(float),
   };
   return std::unique_ptr<Model>(std::move(model));
 }
