@@ -26,8 +26,11 @@ struct ChatOptions {
   ModelOptions model;
   std::string url, api_key, system, prompt;
   std::vector<std::string> stop;
-  std::optional<int64_t> max_tokens, top_k, seed;
-  std::optional<double> temperature, top_p, min_p;
+  // Calmer than the API's defaults: at temperature 1 a small model loses the thread.
+  int64_t max_tokens = 1024;
+  double temperature = 0.6, top_p = 0.95;
+  std::optional<int64_t> top_k, seed;
+  std::optional<double> min_p;
 };
 
 OptionTable MakeTable(ChatOptions& o) {
@@ -149,10 +152,12 @@ class Conversation {
 
  private:
   Json Body() const {
-    Json body = {{"model", "default"}, {"messages", messages_}, {"stream", true}};
-    if (options_.max_tokens) body["max_tokens"] = *options_.max_tokens;
-    if (options_.temperature) body["temperature"] = *options_.temperature;
-    if (options_.top_p) body["top_p"] = *options_.top_p;
+    Json body = {{"model", "default"},
+                 {"messages", messages_},
+                 {"stream", true},
+                 {"max_tokens", options_.max_tokens},
+                 {"temperature", options_.temperature},
+                 {"top_p", options_.top_p}};
     if (options_.top_k) body["top_k"] = *options_.top_k;
     if (options_.min_p) body["min_p"] = *options_.min_p;
     if (options_.seed) body["seed"] = *options_.seed;
