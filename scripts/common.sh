@@ -19,7 +19,7 @@ build_packages=(
   libgtest-dev libgmock-dev librapidcheck-dev
   python3 python3-venv ca-certificates
 )
-test_packages=(clang-14 libclang-rt-14-dev binutils)
+test_packages=(clang-14 clang-format-14 libclang-rt-14-dev binutils)
 
 as_root() {
   if [ "$(id -u)" = 0 ]; then "$@"; elif command -v sudo >/dev/null; then sudo -n "$@" || die "sudo needs a password: run as root or allow sudo without one"; else

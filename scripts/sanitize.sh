@@ -5,8 +5,8 @@
 
 preset=${1:-}
 case "$preset" in
-  asan-ubsan) areas=(base net tensor kernels checkpoint jinja text kv models engine server) ;;
-  tsan) areas=(base net kernels engine server) ;;
+  asan-ubsan) areas=(base net tensor kernels checkpoint jinja text kv models engine sim server) ;;
+  tsan) areas=(base net kernels engine sim server) ;;
   *) die "usage: scripts/sanitize.sh asan-ubsan|tsan" ;;
 esac
 install_packages "${build_packages[@]}"

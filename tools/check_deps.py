@@ -22,6 +22,7 @@ WRAPPERS = {
     "xxh": ["base/hash.cc"],
     "utf8proc": ["text/", "jinja/unicode"],
     "pcre2": ["text/"],
+    "simdjson": ["checkpoint/safetensors.cc", "text/tokenizer_json.cc"],
     "immintrin.h": ["kernels/", "base/thread_pool.cc"],
 }
 

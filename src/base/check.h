@@ -1,5 +1,5 @@
 // TERN_CHECK ends the process on a broken invariant of tern's own: a programmer's error.
-// User input, files and peers never reach a check: they get a Status.
+// User input, files and peers never reach a check: they get a Status. Thread: any.
 #pragma once
 
 namespace tern {

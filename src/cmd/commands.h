@@ -1,5 +1,5 @@
 // The subcommands of tern. Each takes what follows its name and returns the exit code:
-// 0 ok, 1 failed, 2 wrong usage.
+// 0 ok, 1 failed, 2 wrong usage. Thread: the main thread.
 #pragma once
 
 #include <string>

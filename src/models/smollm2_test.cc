@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <fstream>
 
 #include "base/json.h"
@@ -45,6 +46,7 @@ class SmolLm2Test : public ::testing::Test {
  protected:
   void SetUp() override {
     if (!FileExists(kModelPath)) {
+      ASSERT_EQ(std::getenv("TERN_TEST_REQUIRE_SMOLLM2"), nullptr) << kModelPath << " is absent";
       GTEST_SKIP() << kModelPath << " is absent: scripts/fetch_smollm2.sh puts it there";
     }
   }
