@@ -7,7 +7,9 @@
 #include <prometheus/registry.h>
 #include <prometheus/text_serializer.h>
 
+#include <map>
 #include <sstream>
+#include <utility>
 
 #include "base/mutex.h"
 
@@ -34,19 +36,29 @@ struct HistogramImpl final : Histogram {
   prometheus::Histogram& histogram;
 };
 
+using MetricKey = std::pair<std::string, MetricLabels>;
+
 }  // namespace
 
 struct MetricRegistry::Impl {
   prometheus::Registry registry{prometheus::Registry::InsertBehavior::Merge};
   MetricLabels labels;
   mutable Mutex mutex;
-  std::vector<std::unique_ptr<Counter>> counters TERN_GUARDED_BY(mutex);
-  std::vector<std::unique_ptr<Gauge>> gauges TERN_GUARDED_BY(mutex);
-  std::vector<std::unique_ptr<Histogram>> histograms TERN_GUARDED_BY(mutex);
+  // A map's elements stay where they are.
+  std::map<MetricKey, CounterImpl> counters TERN_GUARDED_BY(mutex);
+  std::map<MetricKey, GaugeImpl> gauges TERN_GUARDED_BY(mutex);
+  std::map<MetricKey, HistogramImpl> histograms TERN_GUARDED_BY(mutex);
 
-  MetricLabels Merge(MetricLabels extra) const {
+  // The metric of that name and labels in `metrics`; made by `make(labels)` the first time.
+  template <class Map, class Make>
+  auto& FindOrMake(Map& metrics, const std::string& name, MetricLabels extra, const Make& make)
+      TERN_REQUIRES(mutex) {
     extra.insert(labels.begin(), labels.end());
-    return extra;
+    MetricKey key(name, std::move(extra));
+    const auto found = metrics.find(key);
+    if (found != metrics.end()) return found->second;
+    auto& made = make(key.second);
+    return metrics.emplace(std::move(key), made).first->second;
   }
 };
 
@@ -57,28 +69,30 @@ MetricRegistry::~MetricRegistry() = default;
 
 Counter& MetricRegistry::AddCounter(const std::string& name, const std::string& help,
                                     MetricLabels labels) {
-  auto& family = prometheus::BuildCounter().Name(name).Help(help).Register(impl_->registry);
   MutexLock lock(impl_->mutex);
-  impl_->counters.push_back(
-      std::make_unique<CounterImpl>(family.Add(impl_->Merge(std::move(labels)))));
-  return *impl_->counters.back();
+  const auto make = [&](const MetricLabels& all) -> prometheus::Counter& {
+    return prometheus::BuildCounter().Name(name).Help(help).Register(impl_->registry).Add(all);
+  };
+  return impl_->FindOrMake(impl_->counters, name, std::move(labels), make);
 }
 
 Gauge& MetricRegistry::AddGauge(const std::string& name, const std::string& help,
                                 MetricLabels labels) {
-  auto& family = prometheus::BuildGauge().Name(name).Help(help).Register(impl_->registry);
   MutexLock lock(impl_->mutex);
-  impl_->gauges.push_back(std::make_unique<GaugeImpl>(family.Add(impl_->Merge(std::move(labels)))));
-  return *impl_->gauges.back();
+  const auto make = [&](const MetricLabels& all) -> prometheus::Gauge& {
+    return prometheus::BuildGauge().Name(name).Help(help).Register(impl_->registry).Add(all);
+  };
+  return impl_->FindOrMake(impl_->gauges, name, std::move(labels), make);
 }
 
 Histogram& MetricRegistry::AddHistogram(const std::string& name, const std::string& help,
                                         std::vector<double> bounds, MetricLabels labels) {
-  auto& family = prometheus::BuildHistogram().Name(name).Help(help).Register(impl_->registry);
   MutexLock lock(impl_->mutex);
-  impl_->histograms.push_back(std::make_unique<HistogramImpl>(
-      family.Add(impl_->Merge(std::move(labels)), std::move(bounds))));
-  return *impl_->histograms.back();
+  const auto make = [&](const MetricLabels& all) -> prometheus::Histogram& {
+    auto& family = prometheus::BuildHistogram().Name(name).Help(help).Register(impl_->registry);
+    return family.Add(all, std::move(bounds));
+  };
+  return impl_->FindOrMake(impl_->histograms, name, std::move(labels), make);
 }
 
 std::string MetricRegistry::Render() const {

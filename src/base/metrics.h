@@ -40,7 +40,7 @@ class MetricRegistry {
   explicit MetricRegistry(MetricLabels labels = {});
   ~MetricRegistry();
 
-  // The same name and labels give the same metric.
+  // The same name and labels give the same metric: at any time, by its address.
   Counter& AddCounter(const std::string& name, const std::string& help, MetricLabels labels = {});
   Gauge& AddGauge(const std::string& name, const std::string& help, MetricLabels labels = {});
   // `bounds`: upper bucket bounds, ascending.
