@@ -193,10 +193,13 @@ Result<ParseOutcome> OptionTable::Parse(const std::vector<std::string>& args) {
     const Option& option = *options_[i];
     std::string names = option.positional_ ? Bare(option.name_) : option.name_;
     for (const std::string& alias : option.aliases_) names += "," + alias;
-    CLI::Option* handle = app.add_option(names, values[i]);
     if (std::holds_alternative<bool*>(option.target_)) {
-      handle->expected(0, 1);
-    } else if (!std::holds_alternative<std::vector<std::string>*>(option.target_)) {
+      // --name or --name=value: what follows it is not its own.
+      handles.push_back(app.add_flag(names, values[i]));
+      continue;
+    }
+    CLI::Option* handle = app.add_option(names, values[i]);
+    if (!std::holds_alternative<std::vector<std::string>*>(option.target_)) {
       handle->expected(1)->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
     }
     handles.push_back(handle);
@@ -215,10 +218,6 @@ Result<ParseOutcome> OptionTable::Parse(const std::vector<std::string>& args) {
   for (size_t i = 0; i < options_.size(); ++i) {
     if (handles[i]->count() == 0) continue;
     Option& option = *options_[i];
-    if (std::holds_alternative<bool*>(option.target_) &&
-        (values[i].empty() || values[i].back().empty())) {
-      values[i] = {"true"};
-    }
     TERN_RETURN_IF_ERROR(
         Store(option.name_, option.target_, option.range_, option.choices_, values[i]));
     given.push_back(option.name_);

@@ -48,6 +48,41 @@ TEST(Args, ParsesEveryType) {
   EXPECT_FALSE(json.contains("api_key"));
 }
 
+TEST(Args, AFlagTakesAValueOnlyAfterAnEqualsSign) {
+  struct Inspect {
+    std::string path;
+    bool json = true, verbose = false;
+    OptionTable table{"tern test", "A test."};
+    Inspect() {
+      table.Add("--path", &path, "PATH", "what").Positional();
+      table.Add("--json", &json, "", "JSON").Alias("-j");
+      table.Add("--verbose", &verbose, "", "more");
+    }
+  };
+  struct Case {
+    std::vector<std::string> args;
+    bool json;
+    std::string path;
+  };
+  for (const auto& [args, json, path] :
+       std::vector<Case>{{{"--json", "DIR"}, true, "DIR"},
+                         {{"DIR", "--json"}, true, "DIR"},
+                         {{"--json=false", "DIR"}, false, "DIR"},
+                         {{"--json=0", "DIR", "--verbose"}, false, "DIR"},
+                         {{"--json=no", "--json", "DIR"}, true, "DIR"},  // the last one counts
+                         {{"--json", "false"}, true, "false"},
+                         {{"-j", "DIR"}, true, "DIR"}}) {
+    Inspect i;
+    const Status status = i.table.Parse(args).status();
+    EXPECT_TRUE(status.ok()) << args[0] << ": " << status.message();
+    EXPECT_EQ(i.json, json) << args[0];
+    EXPECT_EQ(i.path, path) << args[0];
+  }
+  Inspect i;
+  EXPECT_EQ(i.table.Parse({"--json=maybe", "DIR"}).status().message(),
+            "--json: 'maybe' is neither true nor false");
+}
+
 TEST(Args, ErrorsNameTheFlag) {
   const auto error = [](std::vector<std::string> args) {
     Fixture f;
