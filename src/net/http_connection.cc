@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/log.h"
+#include "base/trace.h"
 
 namespace tern {
 namespace {
@@ -97,8 +98,13 @@ void HttpConnection::OnReadable(error_code error) {
   if (phase_ == Phase::kIdle) return ReadHead();
   if (phase_ != Phase::kHandling) return;
   // Something arrived while an answer is being made: either the end of the stream, or a pipelined
-  // request, which waits in the buffer.
-  if (buffer_.size() >= kPipelineLimitBytes) return;
+  // request, which waits in the buffer. Whoever sends more than fits is cut: unread bytes would
+  // hide the end of the stream behind them.
+  if (buffer_.size() >= kPipelineLimitBytes) {
+    TERN_LOG(kWarning, "cut a client that sent more than {} bytes ahead of its answer",
+             kPipelineLimitBytes);
+    return Cut();
+  }
   const size_t bytes = socket_.read_some(buffer_.prepare(4096), error);
   if (error == asio::error::would_block) return ArmWait();
   if (error) return Cut();
@@ -169,6 +175,7 @@ void HttpConnection::OnBody(error_code error, size_t bytes) {
 void HttpConnection::Dispatch() {
   phase_ = Phase::kHandling;
   answer_ = Answer::kNone;
+  TERN_TRACE("net.http");
   ++request_;
   ++deadline_generation_;  // no deadline while the answer is being made
   auto message = parser_->release();

@@ -1,7 +1,8 @@
 // HttpConnection: one accepted socket: reads requests one at a time, hands them on, writes answers.
 // Private to net/. Thread: the network thread only, except Post and the destructor of a writer.
 //
-//   kIdle -> kReading -> kHandling -> kIdle ...        a request at a time; pipelined bytes wait
+//   kIdle -> kReading -> kHandling -> kIdle ...        a request at a time; pipelined bytes wait,
+//                                                      at most 64 KiB of them
 //   any   -> kLingering -> kClosed                     after the last answer: send FIN, drain,
 //   close
 #pragma once

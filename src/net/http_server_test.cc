@@ -341,6 +341,21 @@ TEST_F(HttpServerTest, NoticesAClientThatLeavesBeforeTheAnswer) {
   EXPECT_EQ(requests_, 3);
 }
 
+TEST_F(HttpServerTest, NoticesAClientThatLeavesBehindManyPipelinedBytes) {
+  // More than is kept of requests that come early: what follows is never read, so its end could
+  // not be seen.
+  for (const char* path : {"/hang", "/hold"}) {
+    const int before = disconnects_;
+    RawSocket client(server_->port());
+    client.Send(fmt::format("GET {} HTTP/1.1\r\nHost: h\r\n\r\n", path));
+    client.Send("GET /next HTTP/1.1\r\nHost: h\r\nX: " + std::string(200'000, 'x'));
+    client.Close();
+    EXPECT_TRUE(Eventually([&] { return disconnects_ == before + 1; })) << path;
+  }
+  EXPECT_TRUE(Eventually([&] { return server_->connections() == 0; }));
+  EXPECT_EQ(requests_, 2);
+}
+
 TEST_F(HttpServerTest, TwoHundredStreamsAndEveryEarlyCloseIsSeen) {
   constexpr int kClients = 200;
   std::vector<RawSocket> clients;

@@ -4,6 +4,7 @@
 
 #include "base/log.h"
 #include "base/trace.h"
+#include "server/choices.h"
 #include "server/errors.h"
 #include "server/info.h"
 #include "server/native.h"
@@ -122,6 +123,7 @@ ApiServer::ApiServer(ApiServerOptions options, MetricRegistry& registry, const C
 
 void ApiServer::SetReady(ServedModel model) {
   model_.emplace(std::move(model));
+  model_->longest_token_bytes = LongestTokenBytes(*model_->tokenizer);
   state_.store(State::kReady, std::memory_order_release);
   TERN_TRACE("server.ready");
 }
@@ -140,7 +142,6 @@ bool ApiServer::Authorized(const HttpRequest& request) const {
 }
 
 void ApiServer::Handle(HttpRequest request, std::shared_ptr<ResponseWriter> writer) {
-  TERN_TRACE("net.http");
   const Route* found = nullptr;
   bool path_known = false;
   for (const Route& route : kRoutes) {
@@ -267,8 +268,14 @@ void ApiServer::AbortRequest(const HttpRequest& request, std::shared_ptr<Respons
 }
 
 void ApiServer::FlushCache(const HttpRequest&, std::shared_ptr<ResponseWriter> writer) {
-  if (model_->engine->FlushCache()) return SendText(*writer, 200, "Cache flushed.\n");
-  SendText(*writer, 400, "The cache was not flushed: requests are running.\n");
+  // The engine answers between steps, on its own thread.
+  Executor& network = writer->executor();
+  model_->engine->FlushCache([writer = std::move(writer), &network](bool flushed) {
+    network.Post([writer, flushed] {
+      if (flushed) return SendText(*writer, 200, "Cache flushed.\n");
+      SendText(*writer, 400, "The cache was not flushed: requests are running.\n");
+    });
+  });
 }
 
 }  // namespace tern
