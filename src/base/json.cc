@@ -16,14 +16,14 @@ Status WrongType(std::string_view where, const char* key, const char* type) {
   return InvalidArgument(fmt::format("{}.{} must be {}", where, key, type));
 }
 
-const Json* Find(const Json& object, const char* key) {
+}  // namespace
+
+const Json* JsonMember(const Json& object, const char* key) {
   if (!object.is_object()) return nullptr;
   auto it = object.find(key);
   if (it == object.end() || it->is_null()) return nullptr;
   return &*it;
 }
-
-}  // namespace
 
 Result<Json> ParseJson(std::string_view text) {
   try {
@@ -53,7 +53,7 @@ std::string DumpJson(const Json& json, int indent) {
 
 Result<int64_t> JsonInt(const Json& object, const char* key, int64_t fallback,
                         std::string_view where) {
-  const Json* v = Find(object, key);
+  const Json* v = JsonMember(object, key);
   if (v == nullptr) return fallback;
   if (v->is_number_unsigned()) {
     const auto u = v->get<uint64_t>();
@@ -70,14 +70,14 @@ Result<int64_t> JsonInt(const Json& object, const char* key, int64_t fallback,
 
 Result<double> JsonDouble(const Json& object, const char* key, double fallback,
                           std::string_view where) {
-  const Json* v = Find(object, key);
+  const Json* v = JsonMember(object, key);
   if (v == nullptr) return fallback;
   if (!v->is_number()) return WrongType(where, key, "a number");
   return v->get<double>();
 }
 
 Result<bool> JsonBool(const Json& object, const char* key, bool fallback, std::string_view where) {
-  const Json* v = Find(object, key);
+  const Json* v = JsonMember(object, key);
   if (v == nullptr) return fallback;
   if (!v->is_boolean()) return WrongType(where, key, "true or false");
   return v->get<bool>();
@@ -85,7 +85,7 @@ Result<bool> JsonBool(const Json& object, const char* key, bool fallback, std::s
 
 Result<std::string> JsonString(const Json& object, const char* key, std::string fallback,
                                std::string_view where) {
-  const Json* v = Find(object, key);
+  const Json* v = JsonMember(object, key);
   if (v == nullptr) return fallback;
   if (!v->is_string()) return WrongType(where, key, "a string");
   return v->get<std::string>();

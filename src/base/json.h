@@ -24,6 +24,9 @@ Result<Json> ParseJsonFile(const std::string& path);
 // Compact text; invalid UTF-8 becomes U+FFFD instead of an exception. indent >= 0: pretty.
 std::string DumpJson(const Json& json, int indent = -1);
 
+// The member; null when it is absent or null, or `object` is none.
+const Json* JsonMember(const Json& object, const char* key);
+
 // Typed reads of object members that never throw. `where` names the object in messages.
 // An absent or null key gives `fallback`; a key of another type gives kInvalidArgument
 // "<where>.<key> must be <type>".

@@ -3,6 +3,7 @@
 // virtual time. Thread: Submit, Cancel and Stats may be called from any thread.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -59,8 +60,10 @@ class Engine {
   virtual void Cancel(RequestId id, int64_t keep_tokens = -1) = 0;
   // Cancels every live request whose rid equals `rid` exactly; "" with all: everything.
   virtual void AbortRid(const std::string& rid, bool all) = 0;
-  // Drops all cached prefixes that no request holds; false when requests are running.
-  virtual bool FlushCache() = 0;
+  // Drops all cached prefixes that no request holds, then calls `done`: with false when requests
+  // are running or the engine is stopping. `done` runs on the engine thread, or at once; it must
+  // not block.
+  virtual void FlushCache(std::function<void(bool)> done) = 0;
   // Stops taking requests and waits for the running ones, at most `timeout_us`.
   virtual void Drain(int64_t timeout_us) = 0;
   virtual EngineStats Stats() const = 0;

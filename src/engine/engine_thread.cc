@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/trace.h"
 
 namespace tern {
 namespace {
@@ -30,6 +31,7 @@ EngineThread::~EngineThread() {
 }
 
 Result<RequestId> EngineThread::Submit(GenerateRequest request, std::shared_ptr<TokenSink> sink) {
+  TERN_TRACE("engine.submit");
   TERN_RETURN_IF_ERROR(core_->Validate(request));
   MutexLock lock(mutex_);
   if (stop_ || draining_) return Unavailable("the server is shutting down");
@@ -52,10 +54,8 @@ void EngineThread::Cancel(RequestId id, int64_t keep_tokens) {
 
 void EngineThread::AbortRid(const std::string& rid, bool all) { Post(AbortRidMessage{rid, all}); }
 
-bool EngineThread::FlushCache() {
-  FlushMessage message;
-  std::future<bool> done = message.done.get_future();
-  return Post(std::move(message)) && done.get();
+void EngineThread::FlushCache(std::function<void(bool)> done) {
+  if (!Post(FlushMessage{done})) done(false);
 }
 
 bool EngineThread::Post(Message message) {
@@ -113,8 +113,8 @@ void EngineThread::Handle(Message message) {
     core_->Cancel(cancel->id, cancel->keep_tokens);
   } else if (const auto* abort = std::get_if<AbortRidMessage>(&message)) {
     core_->AbortRid(abort->rid, abort->all);
-  } else if (auto* flush = std::get_if<FlushMessage>(&message)) {
-    flush->done.set_value(core_->FlushCache());
+  } else if (const auto* flush = std::get_if<FlushMessage>(&message)) {
+    flush->done(core_->FlushCache());
   }
 }
 

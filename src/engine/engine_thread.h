@@ -3,7 +3,7 @@
 #pragma once
 
 #include <cstdint>
-#include <future>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -27,8 +27,7 @@ class EngineThread final : public Engine {
       TERN_EXCLUDES(mutex_);
   void Cancel(RequestId id, int64_t keep_tokens) override;
   void AbortRid(const std::string& rid, bool all) override;
-  // Not from a sink: it waits for the engine thread.
-  bool FlushCache() override TERN_EXCLUDES(mutex_);
+  void FlushCache(std::function<void(bool)> done) override TERN_EXCLUDES(mutex_);
   void Drain(int64_t timeout_us) override TERN_EXCLUDES(mutex_);
   EngineStats Stats() const override TERN_EXCLUDES(mutex_);
 
@@ -48,7 +47,7 @@ class EngineThread final : public Engine {
     bool all;
   };
   struct FlushMessage {
-    std::promise<bool> done;
+    std::function<void(bool)> done;
   };
   using Message = std::variant<SubmitMessage, CancelMessage, AbortRidMessage, FlushMessage>;
 

@@ -107,6 +107,40 @@ TEST_F(ApiServerTest, FlushCacheOnlyWhenIdle) {
   caller.join();
 }
 
+TEST_F(ApiServerTest, CompletionsBoundChoicesAndTextBeforeTokenizing) {
+  Ready();
+  HttpResponse response =
+      Post("/v1/completions", {{"prompt", Json::array({"a", "b", "c"})}, {"n", 100}});
+  EXPECT_EQ(response.status, 400);
+  EXPECT_THAT(response.body, HasSubstr("300"));
+  EXPECT_THAT(response.body, HasSubstr("256"));
+  response = Post("/v1/completions", {{"prompt", std::string(1401, 'a')}});
+  EXPECT_EQ(response.status, 400);
+  EXPECT_THAT(response.body, HasSubstr("1401 bytes"));
+  Json chat = ChatBody();
+  chat["messages"][0]["content"] = std::string(3000, 'a');
+  response = Post("/v1/chat/completions", chat);
+  EXPECT_EQ(response.status, 400);
+  EXPECT_THAT(response.body, HasSubstr("1400"));
+  EXPECT_EQ(tokenizer_->encodes(), 0);
+}
+
+TEST_F(ApiServerTest, FlushCacheDoesNotHoldUpTheNetworkThread) {
+  Ready();
+  engine_.HoldFlushes(true);  // as an engine in the middle of a long step
+  auto client = NewClient();
+  std::thread caller([&] {
+    auto answer = client->Request("POST", "/flush_cache", {}, "", 10'000'000);
+    EXPECT_TRUE(answer.ok() && answer->status == 200);
+  });
+  ASSERT_TRUE(Eventually([&] { return engine_.held_flushes() == 1; }));
+  auto other = NewClient();
+  auto health = other->Request("GET", "/health", {}, "", 2'000'000);
+  EXPECT_TRUE(health.ok() && health->status == 200);
+  engine_.HoldFlushes(false);
+  caller.join();
+}
+
 TEST_F(ApiServerTest, TextCompletions) {
   Ready();
   engine_.SetAnswer("abc");

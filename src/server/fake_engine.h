@@ -28,6 +28,7 @@ class ByteTokenizer final : public Tokenizer {
   static constexpr TokenId kEnd = 256, kAb = 257;
 
   std::vector<TokenId> Encode(std::string_view text, bool) const override {
+    ++encodes_;
     std::vector<TokenId> ids;
     for (const char c : text) ids.push_back(static_cast<unsigned char>(c));
     return ids;
@@ -48,6 +49,11 @@ class ByteTokenizer final : public Tokenizer {
   int64_t vocab_size() const override { return kAb + 1; }
   std::optional<TokenId> bos() const override { return std::nullopt; }
   std::optional<TokenId> eos() const override { return kEnd; }
+  // Calls of Encode.
+  int encodes() const { return encodes_; }
+
+ private:
+  mutable std::atomic<int> encodes_{0};
 };
 
 // "user:hi;" for each message, then "assistant:"; the tools' number when there are some. The
@@ -136,7 +142,23 @@ class FakeEngine final : public Engine {
       return true;
     });
   }
-  bool FlushCache() override { return live() == 0; }
+  // Held flushes are answered when they are no longer held.
+  void HoldFlushes(bool hold) {
+    std::lock_guard lock(mutex_);
+    hold_flushes_ = hold;
+    if (hold) return;
+    for (const auto& done : held_flushes_) done(live_.empty());
+    held_flushes_.clear();
+  }
+  size_t held_flushes() {
+    std::lock_guard lock(mutex_);
+    return held_flushes_.size();
+  }
+  void FlushCache(std::function<void(bool)> done) override {
+    std::lock_guard lock(mutex_);
+    if (!hold_flushes_) return done(live_.empty());
+    held_flushes_.push_back(std::move(done));
+  }
   void Drain(int64_t) override {}
   EngineStats Stats() const override {
     std::lock_guard lock(mutex_);
@@ -223,6 +245,8 @@ class FakeEngine final : public Engine {
   std::vector<std::pair<RequestId, int64_t>> cancels_;
   std::map<RequestId, Live> live_;
   RequestId next_id_ = 0;
+  bool hold_flushes_ = false;
+  std::vector<std::function<void(bool)>> held_flushes_;
   std::atomic<int64_t> step_us_{200};
   std::atomic<bool> stopping_{false};
   std::thread thread_;  // last: it uses the others

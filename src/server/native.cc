@@ -6,151 +6,16 @@
 
 #include "base/trace.h"
 #include "server/errors.h"
+#include "server/generate_request.h"
 #include "server/openai_response.h"
-#include "server/sampling_json.h"
 #include "server/sse.h"
 
 namespace tern {
 namespace {
 
-constexpr int64_t kDefaultNewTokens = 128;
-constexpr size_t kMaxPrompts = 1024;
-constexpr int64_t kMaxChoices = 128;
-constexpr std::string_view kBody = "body";
-
-const Json* Member(const Json& object, const char* key) {
-  const auto found = object.find(key);
-  return found == object.end() || found->is_null() ? nullptr : &*found;
-}
-
-struct GenerateBody {
-  std::vector<ChoiceSpec> choices;
-  std::vector<std::string> ids;  // meta_info.id, per choice
-  bool is_list = false;          // the answer is a list, events carry an index
-  bool stream = false;
-  bool logprobs = false;
-  int64_t top_logprobs = 0;
-  bool text_in_logprobs = false;
-};
-
-// Prompts as token ids, from `text` or `input_ids`, one or a list.
-Result<std::vector<std::vector<int32_t>>> ParsePrompts(const Json& body, const Tokenizer& tokenizer,
-                                                       bool* is_list) {
-  const Json* text = Member(body, "text");
-  const Json* ids = Member(body, "input_ids");
-  if ((text == nullptr) == (ids == nullptr)) {
-    return InvalidArgument("body needs one of text and input_ids");
-  }
-  std::vector<std::vector<int32_t>> prompts;
-  if (text != nullptr) {
-    *is_list = text->is_array();
-    const Json& texts = *is_list ? *text : Json::array({*text});
-    for (const Json& item : texts) {
-      if (!item.is_string())
-        return InvalidArgument("body.text must be a string or a list of strings");
-      TERN_TRACE("text.tokenize");
-      prompts.push_back(tokenizer.Encode(item.get_ref<const std::string&>()));
-    }
-  } else {
-    *is_list = ids->is_array() && !ids->empty() && (*ids)[0].is_array();
-    const Json& lists = *is_list ? *ids : Json::array({*ids});
-    for (const Json& item : lists) {
-      TERN_ASSIGN_OR_RETURN(auto tokens, ParseTokenIds(item, "body.input_ids"));
-      prompts.push_back(std::move(tokens));
-    }
-  }
-  if (prompts.empty()) return InvalidArgument("body has an empty list of prompts");
-  if (prompts.size() > kMaxPrompts) {
-    return InvalidArgument(fmt::format("body has more than {} prompts", kMaxPrompts));
-  }
-  return prompts;
-}
-
-// The i-th element of a list, or the value itself for every i.
-Result<const Json*> PerPrompt(const Json* value, size_t i, size_t prompts, const char* key) {
-  if (value == nullptr || !value->is_array()) return value;
-  if (value->size() == prompts) return &(*value)[i];
-  return InvalidArgument(
-      fmt::format("body.{} has {} elements for {} prompts", key, value->size(), prompts));
-}
-
-Result<GenerateBody> ParseGenerateBody(const Json& body, const ServedModel& model) {
-  if (!body.is_object()) return InvalidArgument("the body must be a JSON object");
-  GenerateBody g;
-  TERN_ASSIGN_OR_RETURN(g.stream, JsonBool(body, "stream", false, kBody));
-  TERN_ASSIGN_OR_RETURN(g.logprobs, JsonBool(body, "return_logprob", false, kBody));
-  TERN_ASSIGN_OR_RETURN(g.text_in_logprobs,
-                        JsonBool(body, "return_text_in_logprobs", false, kBody));
-  TERN_ASSIGN_OR_RETURN(g.top_logprobs, JsonInt(body, "top_logprobs_num", 0, kBody));
-  if (g.top_logprobs < 0 || g.top_logprobs > 20) {
-    return InvalidArgument("body.top_logprobs_num must be from 0 to 20");
-  }
-  TERN_ASSIGN_OR_RETURN(const int64_t logprob_start, JsonInt(body, "logprob_start_len", -1, kBody));
-  if (g.logprobs && logprob_start != -1) {
-    return InvalidArgument(
-        "body.logprob_start_len must be -1: logprobs of the prompt are not supported");
-  }
-  TERN_ASSIGN_OR_RETURN(auto prompts, ParsePrompts(body, *model.tokenizer, &g.is_list));
-  TERN_ASSIGN_OR_RETURN(const std::string extra_key, JsonString(body, "extra_key", "", kBody));
-  TERN_ASSIGN_OR_RETURN(const std::string cache_salt, JsonString(body, "cache_salt", "", kBody));
-
-  const size_t count = prompts.size();
-  for (size_t i = 0; i < count; ++i) {
-    TERN_ASSIGN_OR_RETURN(const Json* sampling,
-                          PerPrompt(Member(body, "sampling_params"), i, count, "sampling_params"));
-    const Json empty = Json::object();
-    if (sampling == nullptr || sampling->is_null()) sampling = &empty;
-    if (!sampling->is_object()) return InvalidArgument("body.sampling_params must be an object");
-    constexpr std::string_view kWhere = "body.sampling_params";
-    TERN_ASSIGN_OR_RETURN(TextParams text, ParseTextParams(*sampling, model.sampling, kWhere));
-    TERN_ASSIGN_OR_RETURN(text.max_tokens,
-                          JsonInt(*sampling, "max_new_tokens", kDefaultNewTokens, kWhere));
-    if (*text.max_tokens < 1) {
-      return InvalidArgument("body.sampling_params.max_new_tokens must be at least 1");
-    }
-    const bool by_default = Member(*sampling, "max_new_tokens") == nullptr;
-    if (by_default) {
-      // The default shrinks to what the context has room for.
-      const int64_t room = model.context_length - static_cast<int64_t>(prompts[i].size());
-      text.max_tokens = std::min(*text.max_tokens, std::max<int64_t>(room, 1));
-    }
-    TERN_RETURN_IF_ERROR(
-        ResolveMaxTokens(static_cast<int64_t>(prompts[i].size()), model.context_length, &text));
-    TERN_ASSIGN_OR_RETURN(const int64_t n, JsonInt(*sampling, "n", 1, kWhere));
-    if (n < 1 || n > kMaxChoices) {
-      return InvalidArgument(
-          fmt::format("body.sampling_params.n must be from 1 to {}", kMaxChoices));
-    }
-    if (n > 1) g.is_list = true;
-    TERN_ASSIGN_OR_RETURN(const Json* rid, PerPrompt(Member(body, "rid"), i, count, "rid"));
-    if (rid != nullptr && !rid->is_null() && !rid->is_string()) {
-      return InvalidArgument("body.rid must be a string or a list of strings");
-    }
-    for (int64_t k = 0; k < n; ++k) {
-      ChoiceSpec spec;
-      spec.request.rid =
-          rid != nullptr && rid->is_string() ? rid->get<std::string>() : NewRequestId("");
-      spec.request.tokens = prompts[i];
-      spec.request.sampling = text.sampling;
-      if (text.sampling.seed)
-        spec.request.sampling.seed = *text.sampling.seed + static_cast<uint64_t>(k);
-      spec.request.return_logprobs = g.logprobs;
-      spec.request.top_logprobs = g.top_logprobs;
-      spec.request.extra_key = extra_key;
-      spec.request.cache_salt = cache_salt;
-      spec.stops = text.stops;
-      spec.no_stop_trim = text.no_stop_trim;
-      spec.skip_special_tokens = text.skip_special_tokens;
-      g.ids.push_back(spec.request.rid);
-      g.choices.push_back(std::move(spec));
-    }
-  }
-  return g;
-}
-
 class GenerateResponder final : public GenerationListener {
  public:
-  GenerateResponder(const EndpointContext& context, GenerateBody& body,
+  GenerateResponder(const EndpointContext& context, const GenerateBody& body,
                     std::shared_ptr<ResponseWriter> writer)
       : tokenizer_(context.model.tokenizer),
         writer_(writer),
@@ -162,7 +27,7 @@ class GenerateResponder final : public GenerationListener {
         text_in_logprobs_(body.text_in_logprobs),
         choices_(body.choices.size()) {
     for (size_t i = 0; i < choices_.size(); ++i) {
-      choices_[i].id = body.ids[i];
+      choices_[i].id = body.choices[i].request.rid;
       choices_[i].prompt_tokens = static_cast<int64_t>(body.choices[i].request.tokens.size());
     }
   }

@@ -120,5 +120,39 @@ TEST_F(GenerateTest, BadBodiesAre400AndNameTheField) {
   }
 }
 
+TEST_F(GenerateTest, ChoicesAreBoundedBeforeAnyTextIsTokenized) {
+  // What would become 1024 x 128 copies of prompts is refused by the prompts alone.
+  Json body = {{"text", Json::array()}, {"sampling_params", {{"n", 128}, {"max_new_tokens", 1}}}};
+  for (int i = 0; i < 1024; ++i) body["text"].push_back(std::string(100, 'a'));
+  HttpResponse response = Post("/generate", body);
+  EXPECT_EQ(response.status, 400);
+  EXPECT_THAT(response.body, HasSubstr("1024 answers"));
+  EXPECT_THAT(response.body, HasSubstr("256"));
+  EXPECT_EQ(tokenizer_->encodes(), 0);
+  // Parameters may differ from prompt to prompt: their sum counts.
+  body = {{"text", Json::array({"a", "b", "c"})},
+          {"sampling_params", Json::array({Json{{"n", 128}}, Json{{"n", 128}}, Json{{"n", 1}}})}};
+  response = Post("/generate", body);
+  EXPECT_EQ(response.status, 400);
+  EXPECT_THAT(response.body, HasSubstr("257"));
+  body["sampling_params"][2]["n"] = 0;
+  EXPECT_EQ(Post("/generate", body).status, 400);
+  EXPECT_EQ(tokenizer_->encodes(), 0);
+  engine_.SetAnswer("a");
+  body = {{"text", Json::array({"a", "b"})}, {"sampling_params", {{"n", 128}}}};
+  EXPECT_EQ(PostOk("/generate", body).size(), 256u);
+}
+
+TEST_F(GenerateTest, ATextThatCannotFitIsNotTokenized) {
+  // The context has 200 tokens, the longest of them ("<|end|>") 7 bytes.
+  const HttpResponse response = Post("/generate", {{"text", std::string(1401, 'a')}});
+  EXPECT_EQ(response.status, 400);
+  EXPECT_THAT(response.body, HasSubstr("1401 bytes"));
+  EXPECT_THAT(response.body, HasSubstr("1400"));
+  EXPECT_EQ(tokenizer_->encodes(), 0);
+  EXPECT_EQ(Post("/generate", {{"text", std::string(1400, 'a')}}).status, 400);
+  EXPECT_EQ(tokenizer_->encodes(), 1);
+}
+
 }  // namespace
 }  // namespace tern

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include "base/trace.h"
+#include "server/choices.h"
 #include "server/errors.h"
 #include "server/openai.h"
 #include "server/openai_responder.h"
@@ -62,8 +63,7 @@ Result<std::vector<int32_t>> RenderAndTokenize(const ServedModel& model, ChatReq
   TERN_TRACE("text.template");
   Result<std::string> prompt = model.chat_template->Render(inputs);
   if (!prompt.ok()) return prompt.status().WithContext("chat template");
-  TERN_TRACE("text.tokenize");
-  return model.tokenizer->Encode(*prompt);
+  return TokenizePrompt(*prompt, model);
 }
 
 }  // namespace
@@ -76,6 +76,8 @@ void HandleChatCompletions(const EndpointContext& context, const HttpRequest& re
   Result<ChatRequest> chat = ParseChatRequest(*body, context.model.sampling);
   if (!chat.ok()) return SendError(*writer, chat.status());
   const CompletionParams& params = chat->params;
+  const Status bounded = CheckChoiceCount(params.n, context.model);
+  if (!bounded.ok()) return SendError(*writer, bounded, params.stream);
   Result<std::vector<int32_t>> tokens = RenderAndTokenize(context.model, *chat);
   if (!tokens.ok()) return SendError(*writer, tokens.status(), params.stream);
   std::vector<std::vector<int32_t>> prompts;

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include "base/trace.h"
+#include "server/choices.h"
 #include "server/errors.h"
 #include "server/openai.h"
 #include "server/openai_responder.h"
@@ -44,10 +45,17 @@ void HandleCompletions(const EndpointContext& context, const HttpRequest& reques
   if (!completion.ok()) return SendError(*writer, completion.status());
   const CompletionParams& params = completion->params;
   std::vector<std::vector<int32_t>> prompts;
+  const auto count = static_cast<int64_t>(completion->prompts.size());
+  const Status bounded = CheckChoiceCount(count * params.n, context.model);
+  if (!bounded.ok()) return SendError(*writer, bounded, params.stream);
   for (CompletionRequest::Prompt& prompt : completion->prompts) {
-    TERN_TRACE("text.tokenize");
-    prompts.push_back(prompt.ids.empty() ? context.model.tokenizer->Encode(prompt.text)
-                                         : std::move(prompt.ids));
+    if (!prompt.ids.empty()) {
+      prompts.push_back(std::move(prompt.ids));
+      continue;
+    }
+    Result<std::vector<int32_t>> tokens = TokenizePrompt(prompt.text, context.model);
+    if (!tokens.ok()) return SendError(*writer, tokens.status(), params.stream);
+    prompts.push_back(std::move(tokens).value());
   }
   Result<std::vector<ChoiceSpec>> choices =
       MakeChoices(params, context.model.context_length, std::move(prompts));

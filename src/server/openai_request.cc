@@ -2,19 +2,14 @@
 
 #include <fmt/format.h>
 
+#include "server/choices.h"
+
 namespace tern {
 namespace {
 
-constexpr int64_t kMaxChoices = 128;
 constexpr int64_t kMaxTopLogprobs = 20;
 constexpr int64_t kDefaultCompletionTokens = 16;  // OpenAI's, for text completions
-constexpr size_t kMaxPrompts = 1024;
 constexpr std::string_view kBody = "body";
-
-const Json* Member(const Json& object, const char* key) {
-  const auto found = object.find(key);
-  return found == object.end() || found->is_null() ? nullptr : &*found;
-}
 
 // Content is null, a string, or a list of parts of type "text", which are joined by a space.
 Result<Json> ParseContent(const Json* content, const std::string& where) {
@@ -63,7 +58,7 @@ Status ParseToolCalls(Json& message, const std::string& where) {
 }
 
 Result<Json> ParseMessages(const Json& body) {
-  const Json* list = Member(body, "messages");
+  const Json* list = JsonMember(body, "messages");
   if (list == nullptr) return InvalidArgument("body.messages is required");
   if (!list->is_array()) return InvalidArgument("body.messages must be a list");
   if (list->empty()) return InvalidArgument("body.messages must not be empty");
@@ -75,7 +70,7 @@ Result<Json> ParseMessages(const Json& body) {
     TERN_ASSIGN_OR_RETURN(const std::string role, JsonString(message, "role", "", where));
     if (role.empty()) return InvalidArgument(where + ".role is required");
     TERN_ASSIGN_OR_RETURN(Json content,
-                          ParseContent(Member(message, "content"), where + ".content"));
+                          ParseContent(JsonMember(message, "content"), where + ".content"));
     message["content"] = std::move(content);
     TERN_RETURN_IF_ERROR(ParseToolCalls(message, where));
     messages.push_back(std::move(message));
@@ -84,19 +79,19 @@ Result<Json> ParseMessages(const Json& body) {
 }
 
 Result<Json> ParseTools(const Json& body) {
-  const Json* tools = Member(body, "tools");
+  const Json* tools = JsonMember(body, "tools");
   if (tools != nullptr) {
     if (!tools->is_array()) return InvalidArgument("body.tools must be a list");
     for (size_t i = 0; i < tools->size(); ++i) {
       const Json& tool = (*tools)[i];
-      const Json* function = tool.is_object() ? Member(tool, "function") : nullptr;
+      const Json* function = tool.is_object() ? JsonMember(tool, "function") : nullptr;
       if (function == nullptr || !function->is_object() || !function->contains("name")) {
         return InvalidArgument(
             fmt::format("body.tools[{}].function must be an object with a name", i));
       }
     }
   }
-  if (const Json* choice = Member(body, "tool_choice")) {
+  if (const Json* choice = JsonMember(body, "tool_choice")) {
     if (!choice->is_string() || (*choice != "auto" && *choice != "none")) {
       return InvalidArgument(
           "body.tool_choice must be \"auto\" or \"none\"; others are not supported");
@@ -110,19 +105,19 @@ Result<CompletionParams> ParseParams(const Json& body, const SamplingDefaults& d
   CompletionParams p;
   TERN_ASSIGN_OR_RETURN(p.text, ParseTextParams(body, defaults, kBody));
   for (const char* key : {"max_tokens", "max_completion_tokens"}) {
-    if (Member(body, key) == nullptr) continue;
+    if (JsonMember(body, key) == nullptr) continue;
     TERN_ASSIGN_OR_RETURN(p.text.max_tokens, JsonInt(body, key, 0, kBody));
     if (*p.text.max_tokens < 1)
       return InvalidArgument(fmt::format("body.{} must be at least 1", key));
   }
   TERN_ASSIGN_OR_RETURN(p.n, JsonInt(body, "n", 1, kBody));
-  if (p.n < 1 || p.n > kMaxChoices) {
-    return InvalidArgument(fmt::format("body.n must be from 1 to {}", kMaxChoices));
+  if (p.n < 1 || p.n > kMaxChoicesPerPrompt) {
+    return InvalidArgument(fmt::format("body.n must be from 1 to {}", kMaxChoicesPerPrompt));
   }
   TERN_ASSIGN_OR_RETURN(const int64_t best_of, JsonInt(body, "best_of", p.n, kBody));
   if (best_of != p.n) return InvalidArgument("body.best_of is not supported");
   TERN_ASSIGN_OR_RETURN(p.stream, JsonBool(body, "stream", false, kBody));
-  if (const Json* options = Member(body, "stream_options")) {
+  if (const Json* options = JsonMember(body, "stream_options")) {
     if (!options->is_object()) return InvalidArgument("body.stream_options must be an object");
     constexpr std::string_view kOptions = "body.stream_options";
     TERN_ASSIGN_OR_RETURN(p.include_usage, JsonBool(*options, "include_usage", false, kOptions));
@@ -170,7 +165,7 @@ Result<ChatRequest> ParseChatRequest(const Json& body, const SamplingDefaults& d
   TERN_ASSIGN_OR_RETURN(request.messages, ParseMessages(body));
   TERN_ASSIGN_OR_RETURN(request.tools, ParseTools(body));
   request.template_kwargs = Json::object();
-  if (const Json* kwargs = Member(body, "chat_template_kwargs")) {
+  if (const Json* kwargs = JsonMember(body, "chat_template_kwargs")) {
     if (!kwargs->is_object()) return InvalidArgument("body.chat_template_kwargs must be an object");
     if (kwargs->contains("chat_template")) {
       return InvalidArgument("body.chat_template_kwargs must not bring its own chat_template");
@@ -187,7 +182,7 @@ Result<CompletionRequest> ParseCompletionRequest(const Json& body,
   TERN_ASSIGN_OR_RETURN(request.params, ParseParams(body, defaults));
   CompletionParams& p = request.params;
   if (!p.text.max_tokens) p.text.max_tokens = kDefaultCompletionTokens;
-  if (Member(body, "logprobs") != nullptr) {
+  if (JsonMember(body, "logprobs") != nullptr) {
     TERN_ASSIGN_OR_RETURN(p.top_logprobs, JsonInt(body, "logprobs", 0, kBody));
     TERN_RETURN_IF_ERROR(CheckTopLogprobs(p.top_logprobs, "logprobs"));
     p.logprobs = true;
@@ -197,7 +192,7 @@ Result<CompletionRequest> ParseCompletionRequest(const Json& body,
   TERN_ASSIGN_OR_RETURN(const std::string suffix, JsonString(body, "suffix", "", kBody));
   if (!suffix.empty()) return InvalidArgument("body.suffix is not supported");
 
-  const Json* prompt = Member(body, "prompt");
+  const Json* prompt = JsonMember(body, "prompt");
   if (prompt == nullptr) return InvalidArgument("body.prompt is required");
   const bool is_list_of_prompts = prompt->is_array() && !prompt->empty() &&
                                   ((*prompt)[0].is_string() || (*prompt)[0].is_array());

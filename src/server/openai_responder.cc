@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "server/choices.h"
 #include "server/errors.h"
 
 namespace tern {
@@ -128,28 +129,16 @@ Usage OpenAiResponder::TotalUsage() const {
 
 Result<std::vector<ChoiceSpec>> MakeChoices(const CompletionParams& params, int64_t context_length,
                                             std::vector<std::vector<int32_t>> prompts) {
+  GenerateRequest common;
+  common.rid = params.rid;
+  common.return_logprobs = params.logprobs;
+  common.top_logprobs = params.top_logprobs;
+  common.extra_key = params.extra_key;
+  common.cache_salt = params.cache_salt;
   std::vector<ChoiceSpec> choices;
   for (std::vector<int32_t>& prompt : prompts) {
-    TextParams text = params.text;
     TERN_RETURN_IF_ERROR(
-        ResolveMaxTokens(static_cast<int64_t>(prompt.size()), context_length, &text));
-    for (int64_t i = 0; i < params.n; ++i) {
-      ChoiceSpec spec;
-      spec.request.rid = params.rid;
-      spec.request.tokens = i + 1 < params.n ? prompt : std::move(prompt);
-      spec.request.sampling = text.sampling;
-      // One seed would make equal choices.
-      if (text.sampling.seed)
-        spec.request.sampling.seed = *text.sampling.seed + static_cast<uint64_t>(i);
-      spec.request.return_logprobs = params.logprobs;
-      spec.request.top_logprobs = params.top_logprobs;
-      spec.request.extra_key = params.extra_key;
-      spec.request.cache_salt = params.cache_salt;
-      spec.stops = text.stops;
-      spec.no_stop_trim = text.no_stop_trim;
-      spec.skip_special_tokens = text.skip_special_tokens;
-      choices.push_back(std::move(spec));
-    }
+        AppendChoices(std::move(prompt), params.n, params.text, common, context_length, &choices));
   }
   return choices;
 }

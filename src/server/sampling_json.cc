@@ -16,15 +16,9 @@ Status OutOfRange(std::string_view where, const char* key, std::string_view rang
   return InvalidArgument(fmt::format("{}.{} must be {}", where, key, range));
 }
 
-// The member, or null when it is absent or null.
-const Json* Member(const Json& object, const char* key) {
-  const auto found = object.find(key);
-  return found == object.end() || found->is_null() ? nullptr : &*found;
-}
-
 Result<std::vector<std::string>> ParseStops(const Json& object, std::string_view where) {
   std::vector<std::string> stops;
-  const Json* stop = Member(object, "stop");
+  const Json* stop = JsonMember(object, "stop");
   if (stop == nullptr) return stops;
   if (stop->is_string()) {
     stops.push_back(stop->get<std::string>());
@@ -64,10 +58,10 @@ Status RefuseUnsupported(const Json& object, std::string_view where) {
   }
   for (const char* key : {"logit_bias", "stop_regex", "json_schema", "regex", "ebnf",
                           "structural_tag", "custom_logit_processor"}) {
-    const Json* value = Member(object, key);
+    const Json* value = JsonMember(object, key);
     if (value != nullptr && !value->empty()) return refuse(key);
   }
-  const Json* format = Member(object, "response_format");
+  const Json* format = JsonMember(object, "response_format");
   if (format != nullptr) {
     TERN_ASSIGN_OR_RETURN(const std::string type,
                           JsonString(*format, "type", "", "response_format"));
@@ -115,12 +109,12 @@ Result<TextParams> ParseTextParams(const Json& object, const SamplingDefaults& d
   TERN_ASSIGN_OR_RETURN(s.top_k, JsonInt(object, "top_k", defaults.top_k, where));
   if (s.top_k < -1) return OutOfRange(where, "top_k", "-1 (all) or positive");
   for (const char* key : {"seed", "sampling_seed"}) {
-    if (Member(object, key) == nullptr) continue;
+    if (JsonMember(object, key) == nullptr) continue;
     TERN_ASSIGN_OR_RETURN(const int64_t seed, JsonInt(object, key, 0, where));
     s.seed = static_cast<uint64_t>(seed);
   }
   TERN_ASSIGN_OR_RETURN(p.stops, ParseStops(object, where));
-  if (const Json* ids = Member(object, "stop_token_ids")) {
+  if (const Json* ids = JsonMember(object, "stop_token_ids")) {
     TERN_ASSIGN_OR_RETURN(s.stop_token_ids,
                           ParseTokenIds(*ids, fmt::format("{}.stop_token_ids", where)));
     if (s.stop_token_ids.size() > kMaxStopTokens) {

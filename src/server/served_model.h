@@ -30,7 +30,10 @@ struct ServedModel {
   std::shared_ptr<const ChatTemplate> chat_template;  // null: chat requests are refused
   std::string bos_token, eos_token;                   // texts, for the template; may be empty
   SamplingDefaults sampling;
-  Engine* engine = nullptr;  // outlives the server
+  int64_t max_choices = 256;        // of one request: as many as may wait at once
+  int64_t longest_token_bytes = 1;  // of the tokenizer's; set by ApiServer
+  std::string kv_cache_format;      // "bf16": what --kv-cache-dtype came to
+  Engine* engine = nullptr;         // outlives the server
 };
 
 }  // namespace tern

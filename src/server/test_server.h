@@ -45,7 +45,7 @@ class ServerTest : public testing::Test {
     model.architecture = "FakeForCausalLM";
     model.model_type = "fake";
     model.context_length = 200;
-    model.tokenizer = std::make_shared<ByteTokenizer>();
+    model.tokenizer = tokenizer_;
     model.chat_template = std::make_shared<PlainTemplate>();
     model.sampling.top_k = 7;
     model.engine = &engine_;
@@ -108,6 +108,7 @@ class ServerTest : public testing::Test {
   }
 
   // The engine dies first: its last events still find the network thread.
+  std::shared_ptr<ByteTokenizer> tokenizer_ = std::make_shared<ByteTokenizer>();
   MetricRegistry registry_;
   std::unique_ptr<ApiServer> api_;
   std::unique_ptr<HttpServer> http_;

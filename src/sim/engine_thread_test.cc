@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <future>
 #include <thread>
 
 #include "base/rng.h"
@@ -198,7 +199,9 @@ TEST_F(EngineThreadTest, BadRequestsAreRefusedAtOnce) {
             StatusCode::kInvalidArgument);
   engine_->Cancel(12345);  // unknown: ignored
   engine_->AbortRid("nobody", false);
-  EXPECT_TRUE(engine_->FlushCache());
+  std::promise<bool> flushed;
+  engine_->FlushCache([&](bool done) { flushed.set_value(done); });
+  EXPECT_TRUE(flushed.get_future().get());
 }
 
 TEST_F(EngineThreadTest, DrainGivesUpAtItsTimeoutAndFinishesOtherwise) {

@@ -1,5 +1,7 @@
 #include "engine/actions/decode.h"
 
+#include "base/trace.h"
+
 namespace tern {
 
 void AddDecodeRows(Queues& queues, KvCache& kv, Batch* batch) {
@@ -12,7 +14,9 @@ void AddDecodeRows(Queues& queues, KvCache& kv, Batch* batch) {
       retracted = queues.RetractYoungest(kv) == &sequence;
       batch->NoteRetraction();
     }
-    if (!retracted) batch->Add(sequence, 1);
+    if (retracted) continue;
+    TERN_TRACE("engine.decode");
+    batch->Add(sequence, 1);
   }
 }
 

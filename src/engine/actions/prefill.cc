@@ -9,6 +9,7 @@ namespace {
 
 // REQUIRES: the batch has room.
 void AddChunk(Sequence& sequence, int64_t chunk_tokens, bool admitted, Batch* batch) {
+  TERN_TRACE("engine.prefill");
   const int64_t missing = sequence.size() - sequence.computed;
   batch->Add(sequence, std::min(missing, chunk_tokens - batch->rows()), admitted);
 }

@@ -1,0 +1,61 @@
+#include "server/choices.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/trace.h"
+
+namespace tern {
+
+Status CheckChoiceCount(int64_t choices, const ServedModel& model) {
+  const int64_t limit = std::min(model.max_choices, static_cast<int64_t>(kMaxPrompts));
+  if (choices <= limit) return OkStatus();
+  return InvalidArgument(
+      fmt::format("the request asks for {} answers (prompts times n); one request may ask for {}",
+                  choices, limit));
+}
+
+int64_t LongestTokenBytes(const Tokenizer& tokenizer) {
+  size_t longest = 1;
+  for (int64_t id = 0; id < tokenizer.vocab_size(); ++id) {
+    longest = std::max(longest, tokenizer.TokenBytes(static_cast<TokenId>(id)).size());
+  }
+  return static_cast<int64_t>(longest);
+}
+
+Result<std::vector<int32_t>> TokenizePrompt(std::string_view text, const ServedModel& model) {
+  const int64_t limit_bytes = model.context_length * model.longest_token_bytes;
+  if (static_cast<int64_t>(text.size()) > limit_bytes) {
+    return InvalidArgument(fmt::format(
+        "the prompt has {} bytes; the model's context length of {} tokens, the longest of them {} "
+        "bytes, has room for {} bytes",
+        text.size(), model.context_length, model.longest_token_bytes, limit_bytes));
+  }
+  TERN_TRACE("text.tokenize");
+  return model.tokenizer->Encode(text);
+}
+
+Status AppendChoices(std::vector<int32_t> prompt, int64_t n, TextParams text,
+                     const GenerateRequest& common, int64_t context_length,
+                     std::vector<ChoiceSpec>* choices) {
+  TERN_RETURN_IF_ERROR(
+      ResolveMaxTokens(static_cast<int64_t>(prompt.size()), context_length, &text));
+  for (int64_t i = 0; i < n; ++i) {
+    ChoiceSpec spec;
+    spec.request = common;
+    spec.request.tokens = i + 1 < n ? prompt : std::move(prompt);
+    spec.request.sampling = text.sampling;
+    // One seed would make equal choices.
+    if (text.sampling.seed) {
+      spec.request.sampling.seed = *text.sampling.seed + static_cast<uint64_t>(i);
+    }
+    spec.stops = text.stops;
+    spec.no_stop_trim = text.no_stop_trim;
+    spec.skip_special_tokens = text.skip_special_tokens;
+    choices->push_back(std::move(spec));
+  }
+  return OkStatus();
+}
+
+}  // namespace tern

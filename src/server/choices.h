@@ -1,0 +1,37 @@
+// Choices: from a request's prompts to what the engine is asked for. Bounds are checked before the
+// work that they bound. Thread: pure functions.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "engine/request.h"
+#include "server/generation.h"
+#include "server/sampling_json.h"
+#include "server/served_model.h"
+
+namespace tern {
+
+inline constexpr int64_t kMaxChoicesPerPrompt = 128;
+inline constexpr size_t kMaxPrompts = 1024;
+
+// `choices`: of all prompts together. Errors: kInvalidArgument stating both numbers when one
+// request may not bring so many.
+Status CheckChoiceCount(int64_t choices, const ServedModel& model);
+
+// The bytes of the tokenizer's longest token; 1 at least.
+int64_t LongestTokenBytes(const Tokenizer& tokenizer);
+
+// Token ids of a prompt. A text so long that its tokens can't fit into the context is refused
+// unread: kInvalidArgument stating both numbers.
+Result<std::vector<int32_t>> TokenizePrompt(std::string_view text, const ServedModel& model);
+
+// Appends n choices of one prompt. `common`: the request's fields but for tokens and sampling.
+// Errors: those of ResolveMaxTokens.
+Status AppendChoices(std::vector<int32_t> prompt, int64_t n, TextParams text,
+                     const GenerateRequest& common, int64_t context_length,
+                     std::vector<ChoiceSpec>* choices);
+
+}  // namespace tern

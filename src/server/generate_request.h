@@ -1,0 +1,28 @@
+// The body of /generate as a typed request, its prompts in token ids. Unknown keys are ignored; a
+// known key of a wrong type or range is an error that names it.
+// Thread: pure functions.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/json.h"
+#include "base/result.h"
+#include "server/generation.h"
+#include "server/served_model.h"
+
+namespace tern {
+
+struct GenerateBody {
+  std::vector<ChoiceSpec> choices;  // n for each prompt, in order; every one has a rid
+  bool is_list = false;             // the answer is a list, events carry an index
+  bool stream = false;
+  bool logprobs = false;
+  int64_t top_logprobs = 0;
+  bool text_in_logprobs = false;
+};
+
+// Errors: kInvalidArgument naming the field.
+Result<GenerateBody> ParseGenerateBody(const Json& body, const ServedModel& model);
+
+}  // namespace tern
