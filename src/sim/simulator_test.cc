@@ -15,19 +15,6 @@ class Simulator : public testing::Test {
   void TearDown() override { SetLogLevel(LogLevel::kInfo); }
 };
 
-// The first seed below `seeds` whose failure says `what`, or -1; the text in *message.
-int64_t FirstFailure(const SimOptions& options, uint64_t seeds, std::string* message,
-                     std::string_view what = "") {
-  for (uint64_t seed = 0; seed < seeds; ++seed) {
-    SimCounts counts;
-    const Status status = RunSchedule(MakeSchedule(seed), options, &counts);
-    if (status.ok() || status.message().find(what) == std::string::npos) continue;
-    *message = status.message();
-    return static_cast<int64_t>(seed);
-  }
-  return -1;
-}
-
 TEST_F(Simulator, TenThousandSchedules) {
   SimCounts total;
   for (uint64_t seed = 0; seed < 10'000; ++seed) {
@@ -73,6 +60,21 @@ TEST_F(Simulator, OldBugsStayFixed) {
     EXPECT_TRUE(status.ok()) << entry.path() << ": " << status.message();
   }
   EXPECT_GT(files, 0);
+}
+
+#if TERN_FAULTS
+
+// The first seed below `seeds` whose failure says `what`, or -1; the text in *message.
+int64_t FirstFailure(const SimOptions& options, uint64_t seeds, std::string* message,
+                     std::string_view what = "") {
+  for (uint64_t seed = 0; seed < seeds; ++seed) {
+    SimCounts counts;
+    const Status status = RunSchedule(MakeSchedule(seed), options, &counts);
+    if (status.ok() || status.message().find(what) == std::string::npos) continue;
+    *message = status.message();
+    return static_cast<int64_t>(seed);
+  }
+  return -1;
 }
 
 TEST_F(Simulator, CatchesAPageReusedWithoutANewTag) {
@@ -129,6 +131,8 @@ TEST_F(Simulator, ShrinksAFailureAndKeepsIt) {
   EXPECT_TRUE(RunSchedule(after, {}, &counts).ok());
   EXPECT_EQ(after.requests.size(), 2u);  // one that leaves a prefix, one that must not find it
 }
+
+#endif  // TERN_FAULTS
 
 TEST(Schedule, JsonKeepsEverything) {
   for (uint64_t seed = 0; seed < 200; ++seed) {
