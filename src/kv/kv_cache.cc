@@ -37,6 +37,9 @@ bool KvCache::Reserve(int64_t positions, KvLease* lease) {
     if (radix_.Evict(1) == 0) return false;
     ++evicted_pages_;
   }
+  // Before a page is taken: one that no lease lists would be lost when memory runs out.
+  lease->expected_.reserve(static_cast<size_t>(lease->pages() + std::max<int64_t>(missing, 0)));
+  lease->block_table_.reserve(lease->expected_.capacity());
   for (int64_t i = 0; i < missing; ++i) Append(*pool_.Alloc(), lease);
   return true;
 }
@@ -57,8 +60,7 @@ void KvCache::Commit(const CacheNamespace& space, std::span<const int32_t> token
   const int64_t whole = rows / page_tokens;
   if (whole <= lease->shared_pages()) return;
   const auto pages = std::span(lease->expected_).first(static_cast<size_t>(whole));
-  lease->prefix_ =
-      radix_.Insert(space, lease->prefix_, tokens, pages, first_decode_row / page_tokens);
+  lease->prefix_ = radix_.Insert(space, lease->prefix_, tokens, pages);
   // Where the tree had an equal page, it is this sequence's page from now on.
   for (size_t i = 0; i < pages.size(); ++i) lease->block_table_[i] = pool_.base(pages[i].id);
 }

@@ -24,8 +24,7 @@ class RadixCache::Node {
   uint64_t chain = 0;           // hash of namespace and tokens up to this page's end
   std::vector<int32_t> tokens;  // [P], of this page
   PageRef page;
-  int64_t depth = 1;         // pages from the root, this one included
-  bool decode_rows = false;  // some rows were written by the decode form
+  int64_t depth = 1;  // pages from the root, this one included
   bool condemned = false;
   int64_t locks = 0;  // on this node or a descendant
   int64_t children = 0;
@@ -101,8 +100,7 @@ void RadixCache::Unlock(Node* node) {
 }
 
 RadixCache::Node* RadixCache::Insert(const CacheNamespace& space, Node* locked,
-                                     std::span<const int32_t> tokens, std::span<PageRef> pages,
-                                     int64_t first_decode_page) {
+                                     std::span<const int32_t> tokens, std::span<PageRef> pages) {
   if (locked != nullptr && locked->condemned) return locked;
   const size_t page_tokens = static_cast<size_t>(pool_.format().page_tokens());
   TERN_CHECK(tokens.size() / page_tokens >= pages.size());
@@ -132,7 +130,6 @@ RadixCache::Node* RadixCache::Insert(const CacheNamespace& space, Node* locked,
       node->tokens.assign(page.begin(), page.end());
       node->page = pages[i];
       node->depth = static_cast<int64_t>(i) + 1;
-      node->decode_rows = node->depth > first_decode_page;
       nodes_.emplace(chain, std::move(made));
       ++root->nodes;
       if (last != nullptr) ++last->children;  // `last` is locked: not in the eviction order
@@ -190,7 +187,6 @@ std::vector<PageRef> RadixCache::PathOf(const Node* node) const {
 }
 
 int64_t RadixCache::DepthOf(const Node* node) { return node == nullptr ? 0 : node->depth; }
-bool RadixCache::HasDecodeRows(const Node* node) { return node->decode_rows; }
 
 void RadixCache::Touch(Node* node) {
   ++now_;

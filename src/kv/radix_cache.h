@@ -46,12 +46,11 @@ class RadixCache {
 
   // Hands pages to the tree. pages[i] holds the rows of tokens [i*P, (i+1)*P); those of the path to
   // `locked` come first and are in the tree already. Where the tree has an equal node, the caller's
-  // page is freed and replaced by the node's in `pages`. Pages from `first_decode_page` on hold
-  // rows that decode wrote. The lock moves to the last node, which is returned; pages behind it (a
-  // stale page, a condemned `locked`) remain the caller's.
+  // page is freed and replaced by the node's in `pages`. The lock moves to the last node, which is
+  // returned; pages behind it (a stale page, a condemned `locked`) remain the caller's.
   // REQUIRES: tokens.size() >= pages.size() * P.
   Node* Insert(const CacheNamespace& space, Node* locked, std::span<const int32_t> tokens,
-               std::span<PageRef> pages, int64_t first_decode_page);
+               std::span<PageRef> pages);
 
   // Frees up to `pages` unlocked pages, least recently used first. Returns how many.
   int64_t Evict(int64_t pages);
@@ -65,9 +64,6 @@ class RadixCache {
   // The pages of the path to `node`, root first; the depth is their number. Null: none.
   std::vector<PageRef> PathOf(const Node* node) const;
   static int64_t DepthOf(const Node* node);
-  // Whether decode wrote some rows of the node's page: then it is bit-equal to a prompt's page only
-  // in models with one row form (DESIGN section 5). REQUIRES: not null.
-  static bool HasDecodeRows(const Node* node);
 
   // Locks, children, eviction order and counts agree with each other and with `locked`, the locks
   // that holders have now; every cached page belongs to one node. Errors: kInternal.

@@ -22,7 +22,7 @@ TEST(RadixCache, SharesWholePagesOnly) {
   RadixCache cache(pool);
   std::vector<PageRef> pages = AllocPages(pool, 2);
   const Tokens tokens = {1, 2, 3, 4, 5, 6, 7, 8};
-  RadixCache::Node* lock = cache.Insert({}, nullptr, tokens, pages, 2);
+  RadixCache::Node* lock = cache.Insert({}, nullptr, tokens, pages);
   EXPECT_EQ(pool.count(PageState::kCached), 2);
 
   std::vector<PageRef> found;
@@ -41,7 +41,7 @@ TEST(RadixCache, NamespacesAreApart) {
   RadixCache cache(pool, 0);  // every hash is 0: only comparison keeps nodes apart
   std::vector<PageRef> pages = AllocPages(pool, 1);
   const CacheNamespace ab = {.extra_key = "a", .cache_salt = "b"};
-  cache.Unlock(cache.Insert(ab, nullptr, Tokens{1, 2}, pages, 1));
+  cache.Unlock(cache.Insert(ab, nullptr, Tokens{1, 2}, pages));
   std::vector<PageRef> found;
   for (const CacheNamespace& other : {CacheNamespace{}, CacheNamespace{"ab", ""},
                                       CacheNamespace{"", "ab"}, CacheNamespace{"b", "a"}}) {
@@ -55,8 +55,8 @@ TEST(RadixCache, ADuplicateIsFreedAndReplaced) {
   PagePool pool = TestPagePool(4, 1);
   RadixCache cache(pool);
   std::vector<PageRef> first = AllocPages(pool, 1), second = AllocPages(pool, 2);
-  RadixCache::Node* a = cache.Insert({}, nullptr, Tokens{7}, first, 1);
-  RadixCache::Node* b = cache.Insert({}, nullptr, Tokens{7, 8}, second, 2);
+  RadixCache::Node* a = cache.Insert({}, nullptr, Tokens{7}, first);
+  RadixCache::Node* b = cache.Insert({}, nullptr, Tokens{7, 8}, second);
   EXPECT_EQ(second[0], first[0]);
   EXPECT_EQ(pool.count(PageState::kFree), 2);
   EXPECT_EQ(cache.PathOf(b), second);
@@ -67,24 +67,13 @@ TEST(RadixCache, ADuplicateIsFreedAndReplaced) {
   EXPECT_EQ(cache.Evict(9), 2);
 }
 
-TEST(RadixCache, MarksPagesWithDecodeRows) {
-  PagePool pool = TestPagePool(4, 1);
-  RadixCache cache(pool);
-  std::vector<PageRef> pages = AllocPages(pool, 3);
-  RadixCache::Node* last = cache.Insert({}, nullptr, Tokens{1, 2, 3}, pages, 2);
-  EXPECT_TRUE(RadixCache::HasDecodeRows(last));
-  std::vector<PageRef> found;
-  RadixCache::Node* prompt = cache.MatchAndLock({}, Tokens{1, 2}, &found);
-  EXPECT_FALSE(RadixCache::HasDecodeRows(prompt));
-}
-
 TEST(RadixCache, ACondemnedPageHidesItsDescendants) {
   PagePool pool = TestPagePool(8, 1);
   RadixCache cache(pool);
   std::vector<PageRef> pages = AllocPages(pool, 4);
-  RadixCache::Node* held = cache.Insert({}, nullptr, Tokens{1, 2, 3, 4}, pages, 4);
+  RadixCache::Node* held = cache.Insert({}, nullptr, Tokens{1, 2, 3, 4}, pages);
   std::vector<PageRef> other = AllocPages(pool, 2);
-  cache.Unlock(cache.Insert({}, nullptr, Tokens{1, 9}, other, 2));  // other[0] was a duplicate
+  cache.Unlock(cache.Insert({}, nullptr, Tokens{1, 9}, other));  // other[0] was a duplicate
   std::vector<const RadixCache::Node*> locks = {held};
 
   cache.Condemn(pages[1].id);
@@ -102,7 +91,7 @@ TEST(RadixCache, ACondemnedPageHidesItsDescendants) {
   // A holder of the condemned prefix can't add to the tree.
   std::vector<PageRef> more = pages;
   more.push_back(pool.Alloc().value());
-  EXPECT_EQ(cache.Insert({}, held, Tokens{1, 2, 3, 4, 5}, more, 5), held);
+  EXPECT_EQ(cache.Insert({}, held, Tokens{1, 2, 3, 4, 5}, more), held);
   EXPECT_EQ(pool.state(more[4].id), PageState::kHeld);
 
   cache.Unlock(held);
@@ -115,7 +104,7 @@ TEST(RadixCache, AMatchNeverReturnsAPageWithAForeignTag) {
   PagePool pool = TestPagePool(4, 1);
   RadixCache cache(pool);
   std::vector<PageRef> pages = AllocPages(pool, 3);
-  cache.Unlock(cache.Insert({}, nullptr, Tokens{1, 2, 3}, pages, 3));
+  cache.Unlock(cache.Insert({}, nullptr, Tokens{1, 2, 3}, pages));
   pool.base(pages[1].id)[0] ^= std::byte{1};
   std::vector<PageRef> found;
   RadixCache::Node* match = cache.MatchAndLock({}, Tokens{1, 2, 3}, &found);
@@ -178,7 +167,7 @@ TEST(RadixCache, AgreesWithTheNaiveTwin) {
         for (const PageRef page : holder.pages) ids.push_back(page.id);
         const std::vector<PageId> want =
             twin.Insert(holder.space, holder.tokens, ids, holder.locked);
-        holder.lock = cache.Insert(holder.space, holder.lock, holder.tokens, holder.pages, 0);
+        holder.lock = cache.Insert(holder.space, holder.lock, holder.tokens, holder.pages);
         holder.locked = holder.pages.size();
         for (size_t i = 0; i < want.size(); ++i) {
           ASSERT_EQ(want[i], holder.pages[i].id);
