@@ -1,6 +1,6 @@
 // Engine: one thread that owns scheduler, KV cache and batches. Others post messages.
 // The step function itself is EngineCore (engine/engine_core.h), which the simulator drives on
-// virtual time. Thread: Submit, Cancel and Stats may be called from any thread.
+// a schedule. Thread: Submit, Cancel and Stats may be called from any thread.
 #pragma once
 
 #include <functional>
@@ -35,7 +35,8 @@ struct EngineStats {
   int64_t used_tokens = 0, cached_tokens = 0, free_tokens = 0, total_tokens = 0;  // KV, whole pages
   int64_t context_length = 0;
   int64_t finished_requests = 0, aborted_requests = 0, retractions = 0;
-  int64_t prompt_tokens = 0, cached_prompt_tokens = 0, generated_tokens = 0;
+  int64_t prompt_tokens = 0, cached_prompt_tokens = 0;
+  int64_t generated_tokens = 0;        // of requests that have ended; discarded ones don't count
   double generated_tokens_per_s = 0;   // over the last second of work
   uint64_t weight_bytes = 0, kv_bytes = 0;
 };

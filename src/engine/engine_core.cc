@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include "base/check.h"
@@ -105,7 +106,7 @@ void EngineCore::Submit(RequestId id, GenerateRequest request, std::shared_ptr<T
 bool EngineCore::Step() {
   if (idle()) return false;
   const int64_t start_us = clock_.NowUs();
-  const int64_t generated_before = totals_.generated_tokens;
+  const int64_t sampled_before = sampled_tokens_;
   scheduler_.FillBatch(&batch_);
   if (batch_.empty()) {
     EndStuck();
@@ -123,7 +124,7 @@ bool EngineCore::Step() {
   // The rate over the last second of work: idle time between steps does not count.
   if (window_us_ >= 1'000'000) window_us_ = window_tokens_ = 0;
   window_us_ += clock_.NowUs() - start_us;
-  window_tokens_ += totals_.generated_tokens - generated_before;
+  window_tokens_ += sampled_tokens_ - sampled_before;
   return true;
 }
 
@@ -179,7 +180,11 @@ void EngineCore::EndStuck() {
 
 Status EngineCore::Forward() {
   TERN_TRACE("engine.forward");
-  TERN_RETURN_IF_ERROR(model_.Forward(batch_.Build(*kv_), logits_.as<float>()));
+  try {
+    TERN_RETURN_IF_ERROR(model_.Forward(batch_.Build(*kv_), logits_.as<float>()));
+  } catch (const std::bad_alloc&) {
+    return ResourceExhausted("out of memory in the forward pass");
+  }
   for (const BatchEntry& entry : batch_.entries()) {
     const int64_t first = entry.sequence->computed;
     kv_->NoteWritten(entry.sequence->lease, first, first + entry.rows);
@@ -212,7 +217,12 @@ std::vector<Result<SampledToken>> EngineCore::Sample() {
   }
   std::vector<Result<SampledToken>> results(requests.size(), SampledToken{});
   pool_.ParallelFor(static_cast<int64_t>(requests.size()), [&](int64_t i, int) {
-    results[static_cast<size_t>(i)] = SampleToken(requests[static_cast<size_t>(i)]);
+    Result<SampledToken>& result = results[static_cast<size_t>(i)];
+    try {  // this may be one of the pool's threads
+      result = SampleToken(requests[static_cast<size_t>(i)]);
+    } catch (const std::bad_alloc&) {
+      result = ResourceExhausted("out of memory in the sampler");
+    }
   });
   return results;
 }
@@ -238,7 +248,7 @@ void EngineCore::DeliverToken(Sequence& sequence, const Result<SampledToken>& sa
               &sequence.lease);
   const int32_t token = sampled->token;
   if (sequence.mask != nullptr) sequence.mask->Accept(token);
-  ++totals_.generated_tokens;
+  ++sampled_tokens_;
   const int64_t now_us = clock_.NowUs();
   if (metrics_ != nullptr && sequence.generated() == 0) {
     metrics_->ObserveFirstToken(now_us - sequence.arrival_us);
@@ -301,8 +311,12 @@ void EngineCore::End(RequestId id, FinishEvent event) {
       event.reason == FinishEvent::Reason::kStop || event.reason == FinishEvent::Reason::kLength;
   if (finished) {
     // Rows behind the last token that counts are not offered.
-    kv_->Commit(sequence->space, sequence->tokens, std::min(sequence->computed, sequence->size()),
-                sequence->prompt_tokens, &sequence->lease);
+    try {
+      kv_->Commit(sequence->space, sequence->tokens, std::min(sequence->computed, sequence->size()),
+                  sequence->prompt_tokens, &sequence->lease);
+    } catch (const std::bad_alloc&) {  // others will not find the rows; the sink must hear the end
+      TERN_LOG(kWarning, "request {}: no memory to cache its pages", id);
+    }
   }
   kv_->Release(&sequence->lease);
   event.prompt_tokens = sequence->prompt_tokens;
@@ -310,6 +324,8 @@ void EngineCore::End(RequestId id, FinishEvent event) {
   event.completion_tokens = sequence->generated() + (event.matched_token.has_value() ? 1 : 0);
   event.retractions = sequence->retractions;
   ++(finished ? totals_.finished_requests : totals_.aborted_requests);
+  // Only now it is known how many count: a stop string may have ended before the newest token.
+  totals_.generated_tokens += event.completion_tokens;
   if (metrics_ != nullptr) {
     metrics_->ObserveFinished(clock_.NowUs() - sequence->arrival_us, event.prompt_tokens,
                               event.completion_tokens);

@@ -1,5 +1,5 @@
 // EngineCore: continuous batching as a step function, without threads: the engine thread
-// (engine/engine_thread.h) drives it on real time, the simulator (sim/) on virtual time.
+// (engine/engine_thread.h) drives it on real time, the simulator (sim/) step by step.
 // Owner: whoever drives it. Thread: one at a time, Validate excepted; sinks are called from Submit,
 // Cancel, EndAll and Step and must not call back.
 #pragma once
@@ -93,6 +93,7 @@ class EngineCore {
   Batch batch_;
   Buffer logits_;                              // [max_running_requests, vocab] float32
   EngineStats totals_;                         // the counters of Stats()
+  int64_t sampled_tokens_ = 0;                 // later discarded ones included
   int64_t window_us_ = 0, window_tokens_ = 0;  // for generated_tokens_per_s
 };
 

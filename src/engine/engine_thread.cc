@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <new>
 #include <utility>
 
 #include "base/log.h"
@@ -88,14 +89,24 @@ void EngineThread::Loop() {
   for (;;) {
     bool stop = false;
     std::vector<Message> messages = Receive(&stop);
-    for (Message& message : messages) Handle(std::move(message));
+    for (Message& message : messages) SurviveNoMemory([&] { Handle(std::move(message)); });
     if (stop) break;
-    core_->Step();
+    SurviveNoMemory([&] { core_->Step(); });
     Publish();
     CheckWhenIdle();
   }
   core_->EndAll(Unavailable("the server is shutting down"));
   Publish();
+}
+
+template <typename Part>
+void EngineThread::SurviveNoMemory(Part part) {
+  try {
+    part();
+  } catch (const std::bad_alloc&) {
+    TERN_LOG(kError, "out of memory: all running and waiting requests end");
+    core_->EndAll(ResourceExhausted("out of memory"));
+  }
 }
 
 std::vector<EngineThread::Message> EngineThread::Receive(bool* stop) {
@@ -107,8 +118,12 @@ std::vector<EngineThread::Message> EngineThread::Receive(bool* stop) {
 
 void EngineThread::Handle(Message message) {
   if (auto* submit = std::get_if<SubmitMessage>(&message)) {
-    core_->Submit(submit->id, std::move(submit->request), std::move(submit->sink),
-                  submit->arrival_us);
+    try {
+      core_->Submit(submit->id, std::move(submit->request), submit->sink, submit->arrival_us);
+    } catch (const std::bad_alloc&) {  // it did not get into the queue
+      submit->sink->OnFinish({.reason = FinishEvent::Reason::kError,
+                              .status = ResourceExhausted("out of memory for a new request")});
+    }
   } else if (const auto* cancel = std::get_if<CancelMessage>(&message)) {
     core_->Cancel(cancel->id, cancel->keep_tokens);
   } else if (const auto* abort = std::get_if<AbortRidMessage>(&message)) {

@@ -59,6 +59,10 @@ class EngineThread final : public Engine {
   // Waits while there is nothing to do; returns what has arrived. Sets *stop in the end.
   std::vector<Message> Receive(bool* stop) TERN_EXCLUDES(mutex_);
   void Handle(Message message);
+  // Runs a part of the loop. When memory runs out in it, all live requests end with
+  // kResourceExhausted, and what they held is free again.
+  template <typename Part>
+  void SurviveNoMemory(Part part);
   void Publish() TERN_EXCLUDES(mutex_);
   // Checks the KV cache's invariants, not more often than once a second, and logs what is wrong.
   void CheckWhenIdle();

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <algorithm>
-#include <deque>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -14,9 +13,18 @@ namespace tern {
 
 struct Queues {
   std::vector<std::unique_ptr<Sequence>> running;
-  std::deque<std::unique_ptr<Sequence>> waiting;
+  std::vector<std::unique_ptr<Sequence>> waiting;
 
   bool empty() const { return running.empty() && waiting.empty(); }
+
+  // Queues a new sequence. It also makes room for everybody in both queues, so that moves between
+  // them never allocate: a sequence can't get lost when memory runs out.
+  void Add(std::unique_ptr<Sequence> sequence) {
+    const size_t all = running.size() + waiting.size() + 1;
+    running.reserve(all);
+    waiting.reserve(all);
+    waiting.push_back(std::move(sequence));
+  }
 
   // Puts the youngest running sequence back to wait and frees its pages. Its rows are computed anew
   // later, in the forms they had, so its output does not change. REQUIRES: one is running.
@@ -32,7 +40,7 @@ struct Queues {
   // Moves the oldest waiting sequence to the running ones. REQUIRES: one is waiting.
   Sequence* AdmitOldest() {
     std::unique_ptr<Sequence> sequence = std::move(waiting.front());
-    waiting.pop_front();
+    waiting.erase(waiting.begin());
     return Insert(std::move(sequence), &running);
   }
 

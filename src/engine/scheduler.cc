@@ -9,9 +9,7 @@
 
 namespace tern {
 
-void Scheduler::Add(std::unique_ptr<Sequence> sequence) {
-  queues_.waiting.push_back(std::move(sequence));
-}
+void Scheduler::Add(std::unique_ptr<Sequence> sequence) { queues_.Add(std::move(sequence)); }
 
 Sequence* Scheduler::Find(RequestId id) const {
   for (const auto& sequence : queues_.running) {

@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <new>
+
 #include "base/log.h"
 #include "sim/toy_reference.h"
 
@@ -27,11 +29,24 @@ struct Recorder final : TokenSink {
   std::vector<FinishEvent> finishes;
 };
 
+// Passes calls on, or throws as a container in a model does when memory runs out.
+struct NoMemoryModel final : Model {
+  explicit NoMemoryModel(Model& model) : inner(model) {}
+  const ModelInfo& info() const override { return inner.info(); }
+  Status Forward(const ForwardBatch& batch, float* logits) override {
+    if (throws) throw std::bad_alloc();
+    return inner.Forward(batch, logits);
+  }
+  Model& inner;
+  bool throws = false;
+};
+
 class EngineCoreTest : public testing::Test {
  protected:
   void Make(int64_t total_tokens = 256, EngineOptions options = {}, ToyOptions toy = {}) {
     toy_ = toy;
     model_ = std::make_unique<ToyModel>(toy);
+    front_ = std::make_unique<NoMemoryModel>(*model_);
     options.page_tokens = 4;
     options.random_seed = 1;
     const auto plan =
@@ -41,7 +56,7 @@ class EngineCoreTest : public testing::Test {
                                     .max_running_requests = options.max_running_requests,
                                     .chunked_prefill_size = options.chunked_prefill_size});
     ASSERT_TRUE(plan.ok()) << plan.status().ToString();
-    core_ = EngineCore::Create(*model_, pool_, options, *plan, 1, clock_, nullptr).value();
+    core_ = EngineCore::Create(*front_, pool_, options, *plan, 1, clock_, nullptr).value();
   }
   void TearDown() override {
     if (core_ != nullptr) {
@@ -75,6 +90,7 @@ class EngineCoreTest : public testing::Test {
 
   ToyOptions toy_;
   std::unique_ptr<ToyModel> model_;
+  std::unique_ptr<NoMemoryModel> front_;
   ThreadPool pool_{1};
   ManualClock clock_;
   std::unique_ptr<EngineCore> core_;
@@ -278,6 +294,7 @@ TEST_F(EngineCoreTest, CancelAtATokenDiscardsTheRest) {
   EXPECT_EQ(sink->finish().reason, FinishEvent::Reason::kStop);
   EXPECT_FALSE(sink->finish().matched_token.has_value());
   EXPECT_EQ(sink->finish().completion_tokens, 4);
+  EXPECT_EQ(core_->Stats().generated_tokens, 4);  // the other six don't count
   // Two whole pages of 5 + 4 tokens are cached, and nothing behind them.
   EXPECT_EQ(core_->Stats().cached_tokens, 8);
 
@@ -285,6 +302,7 @@ TEST_F(EngineCoreTest, CancelAtATokenDiscardsTheRest) {
   core_->Step();
   core_->Cancel(more, 100);  // more than there are
   EXPECT_EQ(sink->finish().completion_tokens, 1);
+  EXPECT_EQ(core_->Stats().generated_tokens, 5);
 }
 
 TEST_F(EngineCoreTest, AbortRidMatchesExactly) {
@@ -318,6 +336,19 @@ TEST_F(EngineCoreTest, AFailedForwardEndsItsBatchOnly) {
   const auto next = Generate(request);
   EXPECT_EQ(next->tokens(), Want(request));
   EXPECT_EQ(next->finish().cached_tokens, 0);
+}
+
+TEST_F(EngineCoreTest, NoMemoryInTheForwardPassEndsItsBatchOnly) {
+  Make();
+  auto hit = std::make_shared<Recorder>();
+  Submit(Greedy({1, 2, 3, 4, 5}), hit);
+  front_->throws = true;
+  core_->Step();
+  EXPECT_EQ(hit->finish().status.code(), StatusCode::kResourceExhausted);
+  EXPECT_TRUE(core_->idle());
+  front_->throws = false;
+  const GenerateRequest request = Greedy({1, 2, 3, 4, 5});
+  EXPECT_EQ(Generate(request)->tokens(), Want(request));
 }
 
 TEST_F(EngineCoreTest, LogitsThatAreNotFiniteEndThatRequestOnly) {

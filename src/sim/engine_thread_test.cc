@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <future>
+#include <new>
 #include <thread>
 
 #include "base/rng.h"
@@ -239,6 +240,42 @@ TEST_F(EngineThreadTest, StoppingEndsRequestsInFlight) {
       EXPECT_EQ(finish.status.code(), StatusCode::kUnavailable);
     }
   }
+}
+
+// std::bad_alloc where the engine runs somebody else's code: in a mask and in a sink.
+struct ThrowingMask final : TokenMask {
+  void Fill(std::span<uint32_t>) override { throw std::bad_alloc(); }
+  void Accept(int32_t) override {}
+};
+class ThrowingSink final : public TokenSink {
+ public:
+  void OnToken(TokenEvent) override { throw std::bad_alloc(); }
+  void OnFinish(FinishEvent event) override { inner.OnFinish(std::move(event)); }
+  WaitingSink inner;
+};
+
+TEST_F(EngineThreadTest, NoMemoryEndsRequestsAndTheEngineLivesOn) {
+  Start();
+  const GenerateRequest request = Greedy({1, 2, 3, 4, 5, 6}, 20);
+  const auto want = AnswerOf(toy_, request.tokens, request.sampling, toy_.context_length).tokens;
+  for (int round = 0; round < 3; ++round) {
+    GenerateRequest masked = request;
+    masked.mask = std::make_shared<ThrowingMask>();
+    auto by_mask = std::make_shared<WaitingSink>();
+    ASSERT_TRUE(engine_->Submit(masked, by_mask).ok());
+    EXPECT_EQ(by_mask->Wait().status.code(), StatusCode::kResourceExhausted);
+    auto by_sink = std::make_shared<ThrowingSink>();
+    ASSERT_TRUE(engine_->Submit(request, by_sink).ok());
+    EXPECT_EQ(by_sink->inner.Wait().status.code(), StatusCode::kResourceExhausted);
+    EXPECT_EQ(by_sink->inner.finishes(), 1);
+    auto next = std::make_shared<WaitingSink>();
+    ASSERT_TRUE(engine_->Submit(request, next).ok());
+    EXPECT_EQ(next->Wait().reason, FinishEvent::Reason::kLength);
+    EXPECT_EQ(next->tokens(), want);
+  }
+  engine_->Drain(10'000'000);
+  EXPECT_EQ(engine_->Stats().used_tokens, 0);
+  EXPECT_EQ(engine_->Stats().aborted_requests, 6);
 }
 
 TEST_F(EngineThreadTest, MetricsHaveSglangsNames) {
