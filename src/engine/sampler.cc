@@ -31,7 +31,9 @@ bool IsAllowed(std::span<const uint32_t> allowed, size_t token) {
   return allowed.empty() || (allowed[token / 32] >> token % 32 & 1) != 0;
 }
 
-// Index of the largest allowed logit, -1 when none is allowed.
+// This and LogSumExp are plain C++, not Ops': they take a mask and sum in float64, and the
+// simulator, which has no kernels, samples too. Index of the largest allowed logit, -1 when none is
+// allowed.
 int32_t ArgMaxAllowed(std::span<const float> logits, std::span<const uint32_t> allowed) {
   int32_t best = -1;
   for (size_t i = 0; i < logits.size(); ++i) {

@@ -1,6 +1,8 @@
 // Simulator: runs a schedule through the real engine core, page pool and prefix cache with the toy
-// model, in one thread on virtual time, and after every event checks all invariants and every
-// answer against the naive reference. Thread: one run at a time per thread; runs share nothing.
+// model, in one thread, and after every event checks all invariants and every answer against the
+// naive reference. Events happen at numbers of steps; the clock only counts them (1 ms each) and
+// decides nothing, for nothing in the engine core waits for a time. Thread: one run at a time per
+// thread; runs share nothing.
 #pragma once
 
 #include <cstdint>
