@@ -23,7 +23,7 @@ std::vector<int32_t> MakePrompt(Rng& rng, const ToyOptions& toy, const Schedule&
     prompt = earlier.prompt;
     if (rng.Chance(0.5)) {
       const SamplingParams greedy = {.temperature = 0, .max_new_tokens = earlier.max_new_tokens};
-      const ToyAnswer answer = AnswerOf(toy, prompt, greedy, toy.context_length);
+      const ToyAnswer answer = AnswerOf(toy, prompt, greedy, toy.context_length, earlier.mask);
       prompt.insert(prompt.end(), answer.tokens.begin(), answer.tokens.end());
     }
     if (rng.Chance(0.3)) prompt.resize(rng.Below(prompt.size()) + 1);
@@ -85,6 +85,14 @@ Schedule MakeSchedule(uint64_t seed) {
     schedule.requests.push_back(std::move(request));
   }
   if (rng.Chance(0.15)) schedule.damages.push_back({Between(rng, 1, 1 + step), rng.Next() >> 32});
+  for (SimRequest& request : schedule.requests) {
+    if (rng.Chance(0.15)) request.mask = 1 + rng.Below(3);
+  }
+  const auto some_step = [&] { return static_cast<int32_t>(Between(rng, 0, step + 20)); };
+  if (rng.Chance(0.1)) schedule.failing_steps.push_back(some_step());
+  for (uint64_t n = rng.Chance(0.4) ? rng.Below(8) : 0; n > 0; --n) {
+    schedule.flush_steps.push_back(some_step());
+  }
   return schedule;
 }
 
@@ -98,7 +106,9 @@ Json ScheduleToJson(const Schedule& schedule) {
                {"max_running", schedule.max_running},
                {"context_length", schedule.context_length},
                {"requests", Json::array()},
-               {"damages", Json::array()}};
+               {"damages", Json::array()},
+               {"failing_steps", schedule.failing_steps},
+               {"flush_steps", schedule.flush_steps}};
   for (const SimRequest& request : schedule.requests) {
     json["requests"].push_back({{"arrive_step", request.arrive_step},
                                 {"prompt", request.prompt},
@@ -108,6 +118,7 @@ Json ScheduleToJson(const Schedule& schedule) {
                                 {"seed", request.seed},
                                 {"stop_tokens", request.stop_tokens},
                                 {"ignore_eos", request.ignore_eos},
+                                {"mask", request.mask},
                                 {"cancel_step", request.cancel_step},
                                 {"keep_tokens", request.keep_tokens}});
   }
@@ -137,11 +148,11 @@ class FieldReader {
   void String(const char* key, std::string* value) {
     Take(JsonString(object_, key, *value, where_), value);
   }
-  void Tokens(const char* key, std::vector<int32_t>* value) {
+  void Ints(const char* key, std::vector<int32_t>* value) {
     if (!object_.contains(key)) return;
-    if (!object_[key].is_array()) return Fail(key, "an array of token ids");
+    if (!object_[key].is_array()) return Fail(key, "an array of integers");
     for (const Json& token : object_[key]) {
-      if (!token.is_number_integer()) return Fail(key, "an array of token ids");
+      if (!token.is_number_integer()) return Fail(key, "an array of integers");
       value->push_back(token.get<int32_t>());
     }
   }
@@ -187,19 +198,22 @@ Result<Schedule> ScheduleFromJson(const Json& json) {
   fields.Int("chunk_tokens", &schedule.chunk_tokens);
   fields.Int("max_running", &schedule.max_running);
   fields.Int("context_length", &schedule.context_length);
+  fields.Ints("failing_steps", &schedule.failing_steps);
+  fields.Ints("flush_steps", &schedule.flush_steps);
   TERN_RETURN_IF_ERROR(fields.status());
   TERN_ASSIGN_OR_RETURN(const Json* const requests, ArrayOf(json, "requests"));
   for (const Json& item : *requests) {
     SimRequest request;
     FieldReader reader(item, fmt::format("schedule.requests[{}]", schedule.requests.size()));
     reader.Int("arrive_step", &request.arrive_step);
-    reader.Tokens("prompt", &request.prompt);
+    reader.Ints("prompt", &request.prompt);
     reader.String("salt", &request.salt);
     reader.Int("max_new_tokens", &request.max_new_tokens);
     reader.Double("temperature", &request.temperature);
     reader.Seed("seed", &request.seed);
-    reader.Tokens("stop_tokens", &request.stop_tokens);
+    reader.Ints("stop_tokens", &request.stop_tokens);
     reader.Bool("ignore_eos", &request.ignore_eos);
+    reader.Seed("mask", &request.mask);
     reader.Int("cancel_step", &request.cancel_step);
     reader.Int("keep_tokens", &request.keep_tokens);
     TERN_RETURN_IF_ERROR(reader.status());

@@ -1,6 +1,6 @@
 // Schedule: everything that happens to an engine in one simulation: its sizes, the requests, when
-// they arrive and are cancelled, which pages get damaged. Made from a seed or read from JSON; equal
-// schedules run alike. Thread: values.
+// they arrive and are cancelled, which pages get damaged, which passes fail. Made from a seed or
+// read from JSON; equal schedules run alike. Thread: values.
 #pragma once
 
 #include <cstdint>
@@ -21,6 +21,7 @@ struct SimRequest {
   uint64_t seed = 0;
   std::vector<int32_t> stop_tokens;
   bool ignore_eos = false;
+  uint64_t mask = 0;         // names the token mask (ToyMaskAllows); 0: none
   int64_t cancel_step = -1;  // -1: never
   int64_t keep_tokens = -1;  // of the cancellation
 };
@@ -42,6 +43,8 @@ struct Schedule {
   int64_t context_length = 48;
   std::vector<SimRequest> requests;  // by arrive_step
   std::vector<SimDamage> damages;
+  std::vector<int32_t> failing_steps;  // the forward pass of these steps fails
+  std::vector<int32_t> flush_steps;    // before these steps somebody flushes the cache
 };
 
 Schedule MakeSchedule(uint64_t seed);

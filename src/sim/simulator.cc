@@ -41,6 +41,25 @@ class RecordingSink final : public TokenSink {
   Outcome& outcome_;
 };
 
+class SimMask final : public TokenMask {
+ public:
+  explicit SimMask(uint64_t mask) : mask_(mask) {}
+  void Fill(std::span<uint32_t> bits) override {
+    for (int32_t token = 0; token < static_cast<int32_t>(bits.size()) * 32; ++token) {
+      if (ToyMaskAllows(mask_, accepted_, token)) bits[size_t(token) / 32] |= 1u << token % 32;
+    }
+  }
+  void Accept(int32_t) override { ++accepted_; }
+
+ private:
+  const uint64_t mask_;
+  int64_t accepted_ = 0;
+};
+
+bool Contains(const std::vector<int32_t>& steps, int64_t step) {
+  return std::find(steps.begin(), steps.end(), step) != steps.end();
+}
+
 bool IsPrefix(const std::vector<int32_t>& prefix, const std::vector<int32_t>& whole) {
   return prefix.size() <= whole.size() && std::equal(prefix.begin(), prefix.end(), whole.begin());
 }
@@ -105,6 +124,8 @@ class Simulation {
     for (step_ = 0; step_ == 0 || !Done(); ++step_) {
       if (step_ > kMaxSteps) return Fail(Internal("no end in sight"));
       TERN_RETURN_IF_ERROR(Fail(Events()));
+      model_.FailWith(Contains(schedule_.failing_steps, step_) ? Unavailable(kFailure)
+                                                               : OkStatus());
       core_->Step();
       UndoUnseenDamage();
       clock_.AdvanceUs(1000);
@@ -121,6 +142,7 @@ class Simulation {
 
  private:
   static constexpr int64_t kMaxSteps = 20'000;
+  static constexpr const char* kFailure = "the schedule says so";
 
   Status Start() {
     const EngineOptions engine = {.page_tokens = schedule_.page_tokens,
@@ -165,7 +187,16 @@ class Simulation {
     for (const SimDamage& damage : schedule_.damages) {
       if (damage.step == step_) Damage(damage.pick);
     }
-    return OkStatus();
+    return Contains(schedule_.flush_steps, step_) ? Flush() : OkStatus();
+  }
+
+  Status Flush() {
+    const bool idle = core_->idle();
+    if (core_->FlushCache() != idle) return Internal("a flush while busy, or none while idle");
+    if (!idle) return OkStatus();
+    ++counts_->flushes;
+    const bool empty = core_->kv().pool().count(PageState::kCached) == 0;
+    return empty ? OkStatus() : Internal("pages are still cached after a flush");
   }
 
   SamplingParams SamplingOf(size_t i) const {
@@ -181,6 +212,10 @@ class Simulation {
     GenerateRequest request = {.tokens = schedule_.requests[i].prompt,
                                .sampling = SamplingOf(i),
                                .cache_salt = schedule_.requests[i].salt};
+    if (const uint64_t mask = schedule_.requests[i].mask; mask != 0) {
+      request.mask = std::make_shared<SimMask>(mask);
+      ++counts_->masked;
+    }
     const int64_t needed =
         static_cast<int64_t>(request.tokens.size()) + (request.sampling.max_new_tokens > 0 ? 1 : 0);
     const bool fits = needed <= capacity_ && !request.tokens.empty();
@@ -249,7 +284,7 @@ class Simulation {
     const Outcome& outcome = outcomes_[i];
     const SimRequest& request = schedule_.requests[i];
     const FinishEvent& finish = outcome.finishes.front();
-    const ToyAnswer want = AnswerOf(toy_, request.prompt, SamplingOf(i), capacity_);
+    const ToyAnswer want = AnswerOf(toy_, request.prompt, SamplingOf(i), capacity_, request.mask);
     if (!IsPrefix(outcome.tokens, want.tokens)) {
       return Internal(fmt::format("tokens [{}] are not the reference's [{}]",
                                   fmt::join(outcome.tokens, " "), fmt::join(want.tokens, " ")));
@@ -299,6 +334,10 @@ class Simulation {
       ++counts_->resource_errors;
       return OkStatus();
     }
+    if (status == Unavailable(kFailure) && Contains(schedule_.failing_steps, step_)) {
+      ++counts_->failed;
+      return OkStatus();
+    }
     return Internal("ended with " + status.ToString());
   }
 
@@ -310,7 +349,7 @@ class Simulation {
       const SimRequest& other = schedule_.requests[k];
       if (k == i || other.salt != request.salt || !accepted_[k]) continue;
       std::vector<int32_t> known = other.prompt;
-      const ToyAnswer answer = AnswerOf(toy_, known, SamplingOf(k), capacity_);
+      const ToyAnswer answer = AnswerOf(toy_, known, SamplingOf(k), capacity_, other.mask);
       if (!schedule_.two_forms) {
         known.insert(known.end(), answer.tokens.begin(), answer.tokens.end());
       }
@@ -332,11 +371,7 @@ class Simulation {
     if (core_->kv().available_pages() != core_->kv().usable_pages()) {
       return Internal("pages are still held at the end");
     }
-    core_->FlushCache();
-    if (core_->kv().pool().count(PageState::kCached) != 0) {
-      return Internal("pages are still cached after a flush");
-    }
-    return OkStatus();
+    return Flush();
   }
 
   Status Fail(Status status) const { return status.WithContext(fmt::format("step {}", step_)); }
@@ -380,6 +415,9 @@ SimCounts& SimCounts::operator+=(const SimCounts& other) {
   generated_tokens += other.generated_tokens;
   tampered += other.tampered;
   resource_errors += other.resource_errors;
+  failed += other.failed;
+  masked += other.masked;
+  flushes += other.flushes;
   return *this;
 }
 
@@ -403,11 +441,18 @@ Schedule Shrink(Schedule schedule, const SimOptions& options) {
       const auto erase = [i](Schedule& s) { s.requests.erase(s.requests.begin() + long(i)); };
       if (!attempt(erase)) ++i;
     }
+    for (auto steps : {&Schedule::failing_steps, &Schedule::flush_steps}) {
+      for (size_t i = 0; i < (schedule.*steps).size();) {
+        const auto erase = [&](Schedule& s) { (s.*steps).erase((s.*steps).begin() + long(i)); };
+        if (!attempt(erase)) ++i;
+      }
+    }
     for (size_t i = 0; i < schedule.damages.size();) {
       const auto erase = [i](Schedule& s) { s.damages.erase(s.damages.begin() + long(i)); };
       if (!attempt(erase)) ++i;
     }
     for (size_t i = 0; i < schedule.requests.size(); ++i) {
+      if (schedule.requests[i].mask != 0) attempt([i](Schedule& s) { s.requests[i].mask = 0; });
       if (schedule.requests[i].cancel_step >= 0) {
         attempt([i](Schedule& s) { s.requests[i].cancel_step = s.requests[i].keep_tokens = -1; });
       }

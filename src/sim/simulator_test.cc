@@ -32,6 +32,9 @@ TEST_F(Simulator, TenThousandSchedules) {
   EXPECT_GT(total.evicted_tokens, 30'000);
   EXPECT_GT(total.cached_tokens, 30'000);
   EXPECT_GT(total.tampered, 200);
+  EXPECT_GT(total.failed, 500);
+  EXPECT_GT(total.masked, 5'000);
+  EXPECT_GT(total.flushes, 10'300);  // one at the end of each, hundreds between requests
 }
 
 TEST_F(Simulator, RunsAreReproducible) {
@@ -153,6 +156,7 @@ TEST(Schedule, BadJsonNamesTheField) {
       {R"({"requests": 3})", "schedule.requests"},
       {R"({"requests": [{"prompt": ["a"]}]})", "schedule.requests[0].prompt"},
       {R"({"requests": [{}, {"salt": 1}]})", "schedule.requests[1].salt"},
+      {R"({"flush_steps": ["now"]})", "schedule.flush_steps"},
       {R"({"damages": [{"step": []}]})", "schedule.damages[0].step"}};
   for (const auto& [text, field] : cases) {
     const Status status = ScheduleFromJson(*ParseJson(text)).status();

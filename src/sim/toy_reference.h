@@ -16,9 +16,13 @@ struct ToyAnswer {
   int32_t stop_token = -1;
 };
 
+// Whether `token` may be generated token number `index` under a mask: some two thirds may. Mask 0
+// allows everything.
+bool ToyMaskAllows(uint64_t mask, int64_t index, int32_t token);
+
 // At most max_tokens in all, prompt included. REQUIRES: sampling.seed is set or temperature is 0.
 ToyAnswer AnswerOf(const ToyOptions& model, const std::vector<int32_t>& prompt,
-                   const SamplingParams& sampling, int64_t max_tokens);
+                   const SamplingParams& sampling, int64_t max_tokens, uint64_t mask = 0);
 
 // The logits after the last of `tokens`, of which the first `prompt_tokens` are the prompt.
 std::vector<float> LogitsOf(const ToyOptions& model, const std::vector<int32_t>& tokens,
