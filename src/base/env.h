@@ -14,7 +14,7 @@ struct EnvVariable {
   const char* help;
 };
 
-// Every variable that tern reads, for --help and docs.
+// Every variable that tern reads; a test compares them with docs/ENV.md.
 const std::vector<EnvVariable>& EnvVariables();
 
 // The value of TERN_ISA: the kernel level to force ("ref", "generic", "avx2", "avx512").

@@ -1,5 +1,6 @@
-// Executor: where a task runs later. The server posts to its network thread, the simulator to its
-// virtual-time queue. Thread: Post may be called from any thread.
+// Executor: where a task runs later. The one there is runs tasks on the network thread
+// (HttpServer::executor); whoever gets an Executor need not know Asio. Thread: Post may be called
+// from any thread.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
 // Trace: the stops that a request passes, in order, for the life-of-a-request test and for debugging.
 // TERN_TRACE("engine.submit") costs one relaxed load when tracing is off. Names are
-// "<area>.<what>"; docs/ARCHITECTURE.md lists them in order.
+// "<area>.<what>"; the table in docs/ARCHITECTURE.md lists the stops in order, and a test reads it.
 // Thread: any.
 #pragma once
 

@@ -46,7 +46,8 @@ OptionTable MakeTable(ServeOptions& o) {
       .Group("Network");
   table
       .Add("--api-key", &o.api_key, "KEY",
-           "ask for this key (Authorization: Bearer KEY) everywhere but on /health and /metrics")
+           "ask for this key (Authorization: Bearer KEY) everywhere but on paths that begin with "
+           "/health (/health_generate too), /ready or /metrics")
       .Secret()
       .Group("Network");
   table.Add("--enable-metrics", &o.enable_metrics, "BOOL", "serve Prometheus metrics on /metrics")

@@ -11,6 +11,7 @@
 #include "base/topology.h"
 #include "checkpoint/checkpoint.h"
 #include "cmd/load.h"
+#include "kv/page_format.h"
 #include "models/registry.h"
 #include "server/errors.h"
 
@@ -21,6 +22,8 @@ constexpr double kMiB = 1 << 20;
 constexpr int64_t kProgressUs = 2'000'000;
 constexpr int64_t kLastWordsUs = 1'000'000;  // for answers that end with the server
 constexpr double kMaxCount = 1e12;
+// A prompt that fills a context of a million tokens, as ids, twice.
+constexpr uint64_t kBodyLimitBytes = 16 << 20;
 
 Result<KvFormat> KvFormatNamed(const std::string& name) {
   if (name == "bf16" || name == "bfloat16" || name == "auto") return KvFormat::kBf16;
@@ -129,6 +132,7 @@ Serving::~Serving() { Stop(0); }
 Status Serving::Listen(const std::string& host, int port) {
   HttpServerOptions http;
   http.error_body = ErrorBody;
+  http.body_limit_bytes = kBodyLimitBytes;
   TERN_ASSIGN_OR_RETURN(
       http_, HttpServer::Start(host, port, std::move(http),
                                [this](HttpRequest request, std::shared_ptr<ResponseWriter> writer) {
@@ -139,19 +143,29 @@ Status Serving::Listen(const std::string& host, int port) {
 
 Status Serving::Load() {
   if (options_.model_path.empty()) return InvalidArgument("--model-path is required");
-  TERN_ASSIGN_OR_RETURN(options_.engine.kv_format, KvFormatNamed(options_.kv_cache_dtype));
+  TERN_RETURN_IF_ERROR(ChooseKvFormat());
   options_.engine.random_seed = static_cast<uint64_t>(options_.random_seed);
   const int64_t start_us = SystemClock().NowUs();
   ServedModel served;
   served.path = options_.model_path;
   served.name =
       options_.served_model_name.empty() ? options_.model_path : options_.served_model_name;
+  served.max_choices = options_.engine.max_queued_requests;
+  served.kv_cache_format = KvFormatName(options_.engine.kv_format);
   TERN_RETURN_IF_ERROR(LoadText(&served));
   TERN_ASSIGN_OR_RETURN(served.sampling, SamplingDefaultsOf(options_));
   TERN_RETURN_IF_ERROR(StartEngine(&served));
   TERN_LOG(kInfo, "loaded {} in {:.1f} s", options_.model_path,
            static_cast<double>(SystemClock().NowUs() - start_us) * 1e-6);
   api_.SetReady(std::move(served));
+  return OkStatus();
+}
+
+Status Serving::ChooseKvFormat() {
+  TERN_ASSIGN_OR_RETURN(options_.engine.kv_format, KvFormatNamed(options_.kv_cache_dtype));
+  const char* why = options_.kv_cache_dtype == "auto" ? "auto: the only format that is built"
+                                                      : "as --kv-cache-dtype says";
+  TERN_LOG(kInfo, "KV cache format: {} ({})", KvFormatName(options_.engine.kv_format), why);
   return OkStatus();
 }
 

@@ -49,6 +49,8 @@ class Serving {
   void Stop(int64_t timeout_us);
 
  private:
+  // Sets the KV cache's format, and logs which one --kv-cache-dtype came to, and why.
+  Status ChooseKvFormat();
   Status LoadText(ServedModel* served) const;
   Status StartEngine(ServedModel* served);
 

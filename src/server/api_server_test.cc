@@ -42,6 +42,7 @@ TEST_F(ApiServerTest, ModelsAndInfo) {
     const Json info = ParseJson(Call("GET", path).body).value();
     EXPECT_EQ(info["port"], 1234);
     EXPECT_EQ(info["kv_cache_dtype"], "auto");
+    EXPECT_EQ(info["resolved_kv_cache_dtype"], "bf16");
     EXPECT_EQ(info["version"], "test");
     EXPECT_EQ(info["max_total_num_tokens"], 1024);
     EXPECT_EQ(info["internal_states"][0]["num_running_reqs"], 0);

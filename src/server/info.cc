@@ -62,6 +62,7 @@ Json ServerInfoJson(const ServedModel& model, const Json& server_args, const std
   info["disaggregation_mode"] = "null";
   info["is_embedding"] = false;
   info["weight_version"] = "default";
+  info["resolved_kv_cache_dtype"] = model.kv_cache_format;
   info["context_length"] = stats.context_length;
   info["max_total_num_tokens"] = stats.total_tokens;
   info["max_total_tokens"] = stats.total_tokens;

@@ -48,6 +48,7 @@ class ServerTest : public testing::Test {
     model.tokenizer = tokenizer_;
     model.chat_template = std::make_shared<PlainTemplate>();
     model.sampling.top_k = 7;
+    model.kv_cache_format = "bf16";
     model.engine = &engine_;
     return model;
   }

@@ -11,7 +11,7 @@ import urllib.parse
 import httpx
 import pytest
 
-from conftest import MODEL, TERN, ask
+from conftest import MODEL, ROOT, TERN, ask
 
 LONG = {"model": "smollm2", "messages": ask("Tell me a very long story."), "temperature": 0,
         "max_tokens": 4000, "ignore_eos": True}
@@ -170,6 +170,28 @@ def test_config_file_api_key_and_template(own_server, tmp_path):
     assert "four" in reply.json()["choices"][0]["message"]["content"]
 
 
+def documented_stops():
+    """The trace names of each row of the table in docs/ARCHITECTURE.md."""
+    text = (ROOT / "docs/ARCHITECTURE.md").read_text()
+    table = text.split("| stop | trace |")[1].split("\n\n")[0]
+    rows = [line.split("|") for line in table.splitlines()[2:]]
+    return [re.findall("`([^`]+)`", row[2]) for row in rows]
+
+
+def test_kv_cache_format_and_body_limit(server):
+    info = httpx.get(server.url + "/server_info").json()
+    assert info["kv_cache_dtype"] == "auto" and info["resolved_kv_cache_dtype"] == "bf16"
+    assert re.search(r"KV cache format: bf16 \(auto: ", server.log())
+    reply = httpx.post(server.url + "/generate", content=b"x" * ((16 << 20) + 1), timeout=60)
+    assert reply.status_code == 413 and "16777216" in reply.text
+    # A text that cannot fit into the context is refused unread.
+    start = time.monotonic()
+    reply = httpx.post(server.url + "/v1/chat/completions", timeout=60,
+                       json={"messages": ask("a b " * 2_000_000)})
+    assert reply.status_code == 400 and "bytes" in reply.text, reply.text
+    assert time.monotonic() - start < 5
+
+
 def test_a_life_of_a_request(own_server, tmp_path):
     trace = tmp_path / "trace.txt"
     server = own_server("--trace-file", str(trace)).wait_ready()
@@ -182,12 +204,12 @@ def test_a_life_of_a_request(own_server, tmp_path):
     for line in trace.read_text().splitlines():
         time_us, name = line.split()
         first.setdefault(name, int(time_us))
-    # The order of DESIGN's "life of a request".
-    order = ["serve", "net.http", "server.openai", "text.template", "text.tokenize",
-             "engine.schedule", "kv.match", "engine.forward", "engine.sample", "text.detokenize",
-             "server.sse"]
+    stops = documented_stops()
+    assert len(stops) == 13
+    order = [names[0] for names in stops]
     assert [name for name in first if name in order] == order
     assert sorted(first.values()) == list(first.values())
+    assert not {name for names in stops for name in names} - set(first)
 
 
 def test_chat_answers_one_prompt(server):
