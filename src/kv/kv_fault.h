@@ -7,6 +7,10 @@
 
 namespace tern {
 
+#ifndef TERN_FAULTS
+#error "link tern_kv: it says whether there are faults"
+#endif
+
 #if TERN_FAULTS
 
 struct KvFaults {
