@@ -17,7 +17,8 @@ using Json = nlohmann::ordered_json;
 inline constexpr int kMaxJsonDepth = 128;
 
 // Errors: kInvalidArgument with the byte position for malformed text, text nested deeper than
-// kMaxJsonDepth, or invalid UTF-8. Duplicate keys: the last one wins.
+// kMaxJsonDepth, invalid UTF-8, numbers beyond double, or objects with tens of thousands of keys.
+// Duplicate keys: the last one wins.
 Result<Json> ParseJson(std::string_view text);
 // Reads and parses a file; the message names it.
 Result<Json> ParseJsonFile(const std::string& path);

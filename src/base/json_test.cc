@@ -1,6 +1,9 @@
 #include "base/json.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
+
+#include <chrono>
 
 namespace tern {
 namespace {
@@ -29,6 +32,33 @@ TEST(Json, DepthIsCapped) {
   const Result<Json> bomb = ParseJson(nested(1'000'000));
   ASSERT_FALSE(bomb.ok());
   EXPECT_NE(bomb.status().message().find("nested deeper"), std::string::npos);
+}
+
+// Each of these took minutes with nlohmann's own means; here a second is already too much.
+TEST(Json, TimeIsLinearInHostileText) {
+  const auto start = std::chrono::steady_clock::now();
+  std::string array = "[", object = "{", pairs = "[";
+  for (int i = 0; i < 500'000; ++i) {
+    array += "{},";
+    object += fmt::format("\"k{}\":0,", i);
+    if (i % 10 == 0) pairs += "{\"a\":1,\"b\":[1,2]},";
+  }
+  EXPECT_TRUE(ParseJson(array + "{}]").ok());
+  EXPECT_TRUE(ParseJson(pairs + "{}]").ok());
+  const Result<Json> keys = ParseJson(object + "\"z\":0}");
+  ASSERT_FALSE(keys.ok());
+  EXPECT_NE(keys.status().message().find("too many keys"), std::string::npos);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
+}
+
+TEST(Json, BracketsInStringsDoNotCount) {
+  EXPECT_TRUE(ParseJson("\"" + std::string(1000, '[') + "\"").ok());
+  EXPECT_TRUE(ParseJson("\"\\\"" + std::string(1000, '[') + "\"").ok());
+}
+
+TEST(Json, HugeNumbersAreAClearError) {
+  EXPECT_EQ(ParseJson("[1e400]").status().message(), "JSON holds a number that is too large");
+  EXPECT_EQ(ParseJson(std::string(400, '9')).status().code(), StatusCode::kInvalidArgument);
 }
 
 TEST(Json, TypedReadsNameTheField) {

@@ -1,8 +1,10 @@
 #include "base/thread_pool.h"
 
 #include <algorithm>
+#include <system_error>
 
 #include "base/check.h"
+#include "base/log.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -25,7 +27,12 @@ ThreadPool::ThreadPool(int threads) {
   TERN_CHECK(threads >= 1);
   helpers_.reserve(static_cast<size_t>(threads - 1));
   for (int worker = 1; worker < threads; ++worker) {
-    helpers_.emplace_back([this, worker] { HelperLoop(worker); });
+    try {
+      helpers_.emplace_back([this, worker] { HelperLoop(worker); });
+    } catch (const std::system_error& e) {
+      TERN_LOG(kWarning, "{} threads instead of {}: {}", worker, threads, e.what());
+      return;
+    }
   }
 }
 

@@ -17,7 +17,8 @@ namespace tern {
 
 class ThreadPool {
  public:
-  // `threads` counts the caller: threads - 1 helpers are started. REQUIRES: threads >= 1.
+  // `threads` counts the caller: threads - 1 helpers are started, or as many as the
+  // system allows. REQUIRES: threads >= 1.
   explicit ThreadPool(int threads);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;

@@ -53,6 +53,13 @@ int PrintIsa() {
   return 0;
 }
 
+// An answer that could not be written is a failure, whatever the command thinks.
+int CloseOutput(int code) {
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
+  fmt::print(stderr, "tern: cannot write to standard output\n");
+  return 1;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -63,17 +70,17 @@ int main(int argc, char** argv) {
   }
   if (args[0] == "--help" || args[0] == "-h" || args[0] == "help") {
     PrintUsage(stdout);
-    return 0;
+    return CloseOutput(0);
   }
   if (args[0] == "--version") {
     fmt::print("tern {}\n", TERN_VERSION);
-    return 0;
+    return CloseOutput(0);
   }
-  if (args[0] == "--isa") return PrintIsa();
+  if (args[0] == "--isa") return CloseOutput(PrintIsa());
   for (const Command& command : kCommands) {
     if (args[0] != command.name) continue;
     try {
-      return command.run({args.begin() + 1, args.end()});
+      return CloseOutput(command.run({args.begin() + 1, args.end()}));
     } catch (const std::bad_alloc&) {
       fmt::print(stderr, "tern {}: out of memory\n", command.name);
       return 1;

@@ -2,7 +2,6 @@
 // comparisons with transformers' apply_chat_template.
 #include <fmt/format.h>
 
-#include <iostream>
 #include <memory>
 #include <string>
 #include <vector>
@@ -11,6 +10,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "cmd/commands.h"
+#include "cmd/line_filter.h"
 #include "text/chat_template.h"
 
 namespace tern {
@@ -29,21 +29,7 @@ Result<std::string> RenderLine(const ChatTemplate& chat_template, const std::str
   return JsonQuote(text);
 }
 
-Status RenderLines(const ChatTemplate& chat_template) {
-  std::string line;
-  for (int64_t number = 1; std::getline(std::cin, line); ++number) {
-    const Result<std::string> out = RenderLine(chat_template, line);
-    // "input": the message itself names a line, of the template.
-    if (!out.ok()) return out.status().WithContext(fmt::format("input {}", number));
-    std::cout << *out << '\n';
-  }
-  std::cout.flush();
-  if (!std::cout) return Unavailable("standard output cannot be written");
-  return OkStatus();
-}
-
 int Fail(const Status& status, int exit_code) {
-  std::cout.flush();
   fmt::print(stderr, "tern template: {}\n", status.message());
   return exit_code;
 }
@@ -62,10 +48,11 @@ int TemplateCommand(const std::vector<std::string>& args) {
   if (!outcome.ok()) return Fail(outcome.status(), 2);
   if (*outcome == ParseOutcome::kHelpShown) return 0;
 
-  std::ios::sync_with_stdio(false);
   const auto chat_template = LoadTemplate(path);
   if (!chat_template.ok()) return Fail(chat_template.status(), 1);
-  const Status status = RenderLines(**chat_template);
+  // "input": the message itself names a line, of the template.
+  const Status status = FilterLines(
+      "input", [&](const std::string& line) { return RenderLine(**chat_template, line); });
   return status.ok() ? 0 : Fail(status, 1);
 }
 

@@ -2,7 +2,6 @@
 // other tokenizers.
 #include <fmt/format.h>
 
-#include <iostream>
 #include <limits>
 #include <string>
 #include <string_view>
@@ -12,6 +11,7 @@
 #include "base/json.h"
 #include "base/utf8.h"
 #include "cmd/commands.h"
+#include "cmd/line_filter.h"
 #include "cmd/load.h"
 
 namespace tern {
@@ -46,24 +46,14 @@ Result<std::string> DecodeLine(const Tokenizer& tokenizer, const Json& line) {
   return JsonQuote(ReplaceInvalidUtf8(tokenizer.Decode(ids, false)));
 }
 
-Status TokenizeLines(const TokenizeOptions& options, const Tokenizer& tokenizer) {
-  std::string line;
-  for (int64_t number = 1; std::getline(std::cin, line); ++number) {
-    Result<Json> json = ParseJson(line);
-    Result<std::string> out =
-        !json.ok() ? json.status()
-                   : (options.decode ? DecodeLine(tokenizer, *json)
-                                     : EncodeLine(tokenizer, !options.no_special, *json));
-    if (!out.ok()) return out.status().WithContext(fmt::format("line {}", number));
-    std::cout << *out << '\n';
-  }
-  std::cout.flush();
-  if (!std::cout) return Unavailable("standard output cannot be written");
-  return OkStatus();
+Result<std::string> TokenizeLine(const TokenizeOptions& options, const Tokenizer& tokenizer,
+                                 const std::string& line) {
+  TERN_ASSIGN_OR_RETURN(const Json json, ParseJson(line));
+  return options.decode ? DecodeLine(tokenizer, json)
+                        : EncodeLine(tokenizer, !options.no_special, json);
 }
 
 int Fail(const Status& status, int exit_code) {
-  std::cout.flush();
   fmt::print(stderr, "tern tokenize: {}\n", status.message());
   return exit_code;
 }
@@ -88,10 +78,10 @@ int TokenizeCommand(const std::vector<std::string>& args) {
   if (!outcome.ok()) return Fail(outcome.status(), 2);
   if (*outcome == ParseOutcome::kHelpShown) return 0;
 
-  std::ios::sync_with_stdio(false);
   const auto tokenizer = LoadTokenizer(options.tokenizer);
   if (!tokenizer.ok()) return Fail(tokenizer.status(), 1);
-  const Status status = TokenizeLines(options, **tokenizer);
+  const Status status = FilterLines(
+      "line", [&](const std::string& line) { return TokenizeLine(options, **tokenizer, line); });
   return status.ok() ? 0 : Fail(status, 1);
 }
 
