@@ -201,6 +201,7 @@ Result<ParseOutcome> OptionTable::Parse(const std::vector<std::string>& args) {
     CLI::Option* handle = app.add_option(names, values[i]);
     if (!std::holds_alternative<std::vector<std::string>*>(option.target_)) {
       handle->expected(1)->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+      handle->allow_extra_args(false);  // the next word is not this option's
     }
     handles.push_back(handle);
   }

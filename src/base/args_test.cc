@@ -101,6 +101,19 @@ TEST(Args, ErrorsNameTheFlag) {
   EXPECT_NE(error({"--model", "m", "--port"}).find("--port"), std::string::npos);
 }
 
+TEST(Args, AnOptionTakesOneWord) {
+  std::string path;
+  int64_t ranks = 1;
+  OptionTable table("tern test", "A test.");
+  table.Add("--path", &path, "PATH", "path").Positional();
+  table.Add("--tp", &ranks, "N", "ranks");
+  ASSERT_TRUE(table.Parse({"--tp", "2", "a"}).ok());
+  EXPECT_EQ(path, "a");
+  EXPECT_EQ(ranks, 2);
+  EXPECT_FALSE(table.Parse({"a", "b"}).ok());
+  EXPECT_FALSE(table.Parse({"--tp", "2", "a", "b"}).ok());
+}
+
 TEST(Args, CommandLineWinsOverTheConfigFile) {
   const std::string path = testing::TempDir() + "args_test.yaml";
   const auto write = [&](const std::string& text) { std::ofstream(path) << text; };

@@ -63,7 +63,8 @@ void HttpConnection::Start() {
 }
 
 void HttpConnection::Stop() {
-  if (phase_ == Phase::kIdle) Close();
+  // A request that has not arrived whole is not in progress: it would hold up the end.
+  if (phase_ == Phase::kIdle || phase_ == Phase::kReading) Close();
 }
 
 void HttpConnection::Cut() {
@@ -127,6 +128,10 @@ void HttpConnection::OnHead(error_code error) {
   http11_ = head.version() >= 11;
   if (http11_ && head.count(http::field::host) != 1) {
     return Refuse(400, "an HTTP/1.1 request needs one Host header");
+  }
+  if (head.count(http::field::transfer_encoding) != 0 && !parser_->chunked()) {
+    // Read as an empty body, its payload would count as the next request.
+    return Refuse(501, "of transfer encodings, only chunked is supported");
   }
   const auto target = head.target();
   if (target.empty() || (target[0] != '/' && target != "*")) {
@@ -287,14 +292,15 @@ void HttpConnection::BeginStream(uint64_t request, int status, const HttpHeaders
 void HttpConnection::Write(uint64_t request, std::string_view data) {
   if (!Answering(request) || answer_ != Answer::kStreaming || data.empty()) return;
   if (head_only_) return;
+  // What waits already decides, so that one chunk may have any size.
+  const size_t waiting = pending_.size() + in_flight_.size() - sent_;
+  if (waiting > core_->options.stream_buffer_bytes) {
+    TERN_LOG(kWarning, "cut a stream whose client does not read: {} bytes were waiting", waiting);
+    return Cut();
+  }
   if (http11_) fmt::format_to(std::back_inserter(pending_), "{:x}\r\n", data.size());
   pending_ += data;
   if (http11_) pending_ += "\r\n";
-  if (pending_.size() + in_flight_.size() - sent_ > core_->options.stream_buffer_bytes) {
-    TERN_LOG(kWarning, "cut a stream whose client does not read: {} bytes were waiting",
-             pending_.size() + in_flight_.size() - sent_);
-    return Cut();
-  }
   Pump();
 }
 

@@ -19,14 +19,14 @@
 namespace tern {
 
 struct HttpServerOptions {
-  uint64_t header_limit_bytes = 32 << 10;  // larger heads: 431
-  uint64_t body_limit_bytes = 64 << 20;    // larger bodies: 413
-  uint64_t stream_buffer_bytes = 1 << 20;  // a stream with more unsent bytes is cut
-  int64_t idle_timeout_us = 75'000'000;    // a kept-alive connection without a request
-  int64_t header_timeout_us = 15'000'000;  // from a request's first byte to its whole head
-  int64_t body_timeout_us = 30'000'000;    // for each 64 KiB of body
-  int64_t write_timeout_us = 30'000'000;   // a client that takes no byte for so long is cut
-  int64_t max_connections = 8192;          // more wait in the kernel's queue
+  uint64_t header_limit_bytes = 32 << 10;   // larger heads: 431
+  uint64_t body_limit_bytes = 64 << 20;     // larger bodies: 413
+  uint64_t stream_buffer_bytes = 16 << 20;  // a stream that already has more unsent is cut
+  int64_t idle_timeout_us = 75'000'000;     // a kept-alive connection without a request
+  int64_t header_timeout_us = 15'000'000;   // from a request's first byte to its whole head
+  int64_t body_timeout_us = 30'000'000;     // for each 64 KiB of body
+  int64_t write_timeout_us = 30'000'000;    // a client that takes no byte for so long is cut
+  int64_t max_connections = 8192;           // more wait in the kernel's queue
   // The body (JSON) of an answer that the server itself gives: malformed, too large, too slow.
   std::function<std::string(int status, std::string_view message)> error_body;
 };

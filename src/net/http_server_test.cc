@@ -275,6 +275,8 @@ const Malformed kMalformed[] = {
      "POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n7d0\r\n" +
          std::string(2000, 'x') + "\r\n0\r\n\r\n",
      "413"},
+    {"UnknownTransferEncoding", "POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: gzip\r\n\r\nxx",
+     "501"},
     {"HeadOverTheLimit", "GET / HTTP/1.1\r\nHost: h\r\nX: " + std::string(5000, 'x') + "\r\n\r\n",
      "431"},
 };
@@ -384,6 +386,28 @@ TEST_F(HttpServerTest, AStreamThatNobodyReadsIsCut) {
   client.Send("GET /stream?events=100000&bytes=50000 HTTP/1.1\r\nHost: h\r\n\r\n");
   EXPECT_TRUE(Eventually([&] { return disconnects_ == 1; }, milliseconds(10000)));
   EXPECT_EQ(server_->connections(), 0);
+}
+
+TEST_F(HttpServerTest, OneChunkMayHaveAnySize) {
+  HttpServerOptions options;
+  options.stream_buffer_bytes = 1000;
+  StartServer(options);
+  RawSocket client(server_->port());
+  client.Send("GET /stream?events=1&bytes=3000000 HTTP/1.1\r\nHost: h\r\n\r\n");
+  EXPECT_GT(client.Read("\r\n0\r\n\r\n").size(), 3'000'000u);
+  EXPECT_EQ(disconnects_, 0);
+}
+
+TEST_F(HttpServerTest, AHalfSentRequestDoesNotHoldUpTheEnd) {
+  StartServer({});
+  RawSocket head(server_->port()), body(server_->port());
+  head.Send("GET /he");
+  body.Send("POST /x HTTP/1.1\r\nHost: h\r\nContent-Length: 10\r\n\r\nabc");
+  ASSERT_TRUE(Eventually([&] { return server_->connections() == 2; }));
+  std::this_thread::sleep_for(milliseconds(50));  // until both are being read
+  const auto start = std::chrono::steady_clock::now();
+  server_->Shutdown(20'000'000);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
 }
 
 TEST_F(HttpServerTest, AClientThatTakesNoByteOfAnAnswerIsCut) {
