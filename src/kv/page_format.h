@@ -49,11 +49,16 @@ class PageFormat {
   int64_t layers() const { return static_cast<int64_t>(slabs_.size()); }
   // The slab of one layer, as kernels take it.
   const KvSlab& slab(int64_t layer) const { return slabs_[static_cast<size_t>(layer)]; }
+  // The layer's indexer keys. REQUIRES: the layer's spec has index_dim > 0.
+  const KvSlab& index_slab(int64_t layer) const {
+    return index_slabs_[static_cast<size_t>(layer)];
+  }
 
  private:
   KvFormat format_ = KvFormat::kBf16;
   int64_t page_tokens_ = 0, page_bytes_ = 0, bytes_per_token_ = 0;
   std::vector<KvSlab> slabs_;
+  std::vector<KvSlab> index_slabs_;  // offset 0 where a layer has none
 };
 
 }  // namespace tern
