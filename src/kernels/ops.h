@@ -47,10 +47,11 @@ class PackedMatrix {
   Buffer data_;
 };
 
-// One product of a group that shares its input: out[r, n] = sum_k x[r, k] * weight[n, k] (+ bias[n]).
+// One product of a group that shares its input: out[r, n] = sum_k x[r, k] * weight[n, k] (+
+// bias[n]).
 struct MatMulTarget {
   const PackedMatrix* weight;
-  float* out;              // [rows, weight->rows()]
+  float* out;                   // [rows, weight->rows()]
   const float* bias = nullptr;  // [weight->rows()]
 };
 

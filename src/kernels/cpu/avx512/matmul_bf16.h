@@ -293,6 +293,8 @@ void MatMul(const MatMulArgs& args, int64_t panel_begin, int64_t panel_end, int6
       return MatMulGrouped<Q8_0Weights>(args, panel_begin, panel_end, row_begin, row_end);
     case kPackQ6_K:
       return MatMulGrouped<Q6_KWeights>(args, panel_begin, panel_end, row_begin, row_end);
+    default:
+      return MatMulF32(args, panel_begin, panel_end, row_begin, row_end);
   }
 }
 
