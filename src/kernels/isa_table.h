@@ -44,6 +44,9 @@ struct AttentionArgs {
   int64_t heads = 0;                               // of a row of q and out
   int64_t key_dim = 0, value_dim = 0;              // per head
   float scale = 1.0f;
+  // Whether a level with BF16 products may round queries and softmax weights to BF16 where rows
+  // are.
+  bool bf16_products = false;
   // Sparse attention: the positions to attend, ascending; null: all.
   const int32_t* positions = nullptr;
   int64_t selected = 0;
@@ -64,9 +67,11 @@ inline constexpr int64_t AttentionMaxIndex(int64_t value_dim) { return (value_di
 inline constexpr int64_t AttentionStateFloats(int64_t value_dim) {
   return AttentionMaxIndex(value_dim) + 16;
 }
-// Workspace of attention_chunk and index_scores: a tile of keys, and each query's scores.
+// Workspace of attention_chunk and index_scores: a tile of keys, each query's scores, and queries
+// rounded to BF16.
 inline constexpr int64_t AttentionWorkspaceFloats(int64_t queries, int64_t key_dim) {
-  return AttentionMaxIndex(key_dim) * 32 + queries * kAttentionChunk;
+  return AttentionMaxIndex(key_dim) * 32 + queries * kAttentionChunk +
+         queries * AttentionMaxIndex(key_dim) / 2;
 }
 
 struct IsaTable {

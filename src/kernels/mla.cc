@@ -43,12 +43,16 @@ struct Pass {
 
 // What one call of Ops::MlaPrefillAttention holds: 256 positions, expanded, and the states of a
 // pass's rows. Head h of `expanded` is [nope keys | values]; a worker copies a head's keys, with
-// the shared rope part, and its values to a page of its own, which the kernels then read.
+// the shared rope part, and its values to a page of its own, which the kernels then read: float32,
+// or BF16 as the cached rows on a level with BF16 products.
 class Expanded {
  public:
-  Expanded(const IsaTable& table, ThreadPool& pool, const MlaShape& shape,
+  Expanded(const IsaTable& table, ThreadPool& pool, const MlaShape& shape, KvFormat rows,
            std::vector<float>& memory, int64_t pass_rows)
-      : table_(table), pool_(pool), shape_(shape) {
+      : table_(table),
+        pool_(pool),
+        shape_(shape),
+        format_(table.bf16_activations ? rows : KvFormat::kF32) {
     const int64_t head = shape.nope + shape.value,
                   page = kAttentionChunk * (key_dim() + shape.value);
     worker_floats_ =
@@ -91,7 +95,7 @@ class Expanded {
     pool_.ParallelFor(shape_.heads * splits, [&](int64_t task, int worker) {
       const int64_t head = task / splits, split = task % splits;
       float* page = workers_ + worker * worker_floats_;
-      CopyHead(head, count, page);
+      CopyHead(head, count, reinterpret_cast<std::byte*>(page));
       for (int64_t block = blocks * split / splits; block < blocks * (split + 1) / splits;
            ++block) {
         const int64_t row = begin + block * kRowsPerTask;
@@ -115,28 +119,36 @@ class Expanded {
     return states_ + (head * pass.rows + row) * state_floats();
   }
   AttentionArgs ArgsOf(std::byte* const* page) const {
-    return {.format = KvFormat::kF32,
+    return {.format = format_,
             .pages = page,
             .page_tokens = kAttentionChunk,
             .k_offset_bytes = 0,
-            .v_offset_bytes = kAttentionChunk * key_dim() * 4,
+            .v_offset_bytes = kAttentionChunk * key_dim() * KvNumberBytes(format_),
             .k_row = key_dim(),
             .v_row = shape_.value,
             .heads = shape_.heads,
             .key_dim = key_dim(),
             .value_dim = shape_.value,
-            .scale = shape_.scale};
+            .scale = shape_.scale,
+            .bf16_products = true};
   }
 
-  void CopyHead(int64_t head, int64_t count, float* page) const {
-    const int64_t width = shape_.nope + shape_.value;
-    float* values = page + kAttentionChunk * key_dim();
+  void CopyHead(int64_t head, int64_t count, std::byte* page) const {
+    const int64_t bytes = KvNumberBytes(format_), width = shape_.nope + shape_.value;
+    std::byte* values = page + kAttentionChunk * key_dim() * bytes;
+    const auto copy = [&](const float* from, int64_t n, std::byte* to) {
+      if (format_ == KvFormat::kF32) {
+        std::memcpy(to, from, static_cast<size_t>(n) * sizeof(float));
+      } else {
+        table_.to_bf16(from, n, reinterpret_cast<uint16_t*>(to));
+      }
+    };
     for (int64_t i = 0; i < count; ++i) {
       const float* from = expanded_ + (i * shape_.heads + head) * width;
-      float* key = page + i * key_dim();
-      std::copy_n(from, shape_.nope, key);
-      std::copy_n(ropes_ + i * shape_.rope, shape_.rope, key + shape_.nope);
-      std::copy_n(from + shape_.nope, shape_.value, values + i * shape_.value);
+      std::byte* key = page + i * key_dim() * bytes;
+      copy(from, shape_.nope, key);
+      copy(ropes_ + i * shape_.rope, shape_.rope, key + shape_.nope * bytes);
+      copy(from + shape_.nope, shape_.value, values + i * shape_.value * bytes);
     }
   }
 
@@ -160,6 +172,7 @@ class Expanded {
   const IsaTable& table_;
   ThreadPool& pool_;
   const MlaShape& shape_;
+  KvFormat format_;  // of the workers' pages
   int64_t worker_floats_ = 0;
   float* latents_ = nullptr;   // [256, latent]
   float* ropes_ = nullptr;     // [256, rope]
@@ -191,7 +204,8 @@ void Ops::MlaDecodeAttention(const MlaShape& shape, const KvSlab& slab, std::spa
                                     .heads = shape.heads,
                                     .key_dim = row,
                                     .value_dim = shape.latent,
-                                    .scale = shape.scale},
+                                    .scale = shape.scale,
+                                    .bf16_products = true},
                            .kv_heads = 1,
                            .group = std::min(shape.heads, kHeadsPerTask),
                            .runs = runs,
@@ -212,7 +226,7 @@ void Ops::MlaPrefillAttention(const MlaShape& shape, const KvSlab& slab,
   const int64_t row_floats = shape.heads * AttentionStateFloats(shape.value);
   const int64_t pass_rows =
       std::min(most_rows, std::max(kMaxStateFloats / row_floats, kAttentionChunk));
-  Expanded expanded(table_, pool_, shape, scratch_->workspaces, pass_rows);
+  Expanded expanded(table_, pool_, shape, slab.format, scratch_->workspaces, pass_rows);
   for (const KvRun& run : runs) {
     for (int64_t first = 0; first < run.rows; first += pass_rows) {
       const Pass pass{&run, first, std::min(pass_rows, run.rows - first)};

@@ -11,6 +11,8 @@ using testing::BitsOf;
 using testing::kUnitF32;
 using testing::RandomFloats;
 
+constexpr double kUnitBf16 = 0x1p-8;
+
 // One sequence in paged storage; rows not yet written hold NaN.
 struct Pages {
   Pages(const MlaShape& shape, KvFormat format, int64_t page_tokens, int64_t capacity)
@@ -106,11 +108,15 @@ Expected Attend(const Layer& layer, int64_t row, int64_t head,
 // Score: a sum of sums, (nope + rope + latent + 6) u of its terms T, which changes a softmax weight
 // by twice that; exp and merges 6 u T + 8 u; sums over P positions in C chunks 2 (P + 4 C) u; the
 // value's own sum over latents (latent + 2) u.
-double RelativeBound(const MlaShape& s, const Expected& expected, int64_t positions) {
+// With BF16 products, queries, keys, values and weights are each rounded once more: the terms of a
+// score twice, which changes a weight by twice that, then weight and value.
+double RelativeBound(const MlaShape& s, const Expected& expected, int64_t positions,
+                     bool bf16_products) {
   const auto p = static_cast<double>(positions);
   const double score = 2.0 * static_cast<double>(s.nope + s.rope + s.latent + 6) + 6;
-  return kUnitF32 * (score * expected.largest_terms + 2 * (p + 4 * (p / 256 + 1)) +
-                     static_cast<double>(s.latent) + 10);
+  const double bf16 = bf16_products ? kUnitBf16 * (4.0 * expected.largest_terms + 2) : 0.0;
+  return bf16 + kUnitF32 * (score * expected.largest_terms + 2 * (p + 4 * (p / 256 + 1)) +
+                            static_cast<double>(s.latent) + 10);
 }
 
 std::vector<int32_t> UpTo(int64_t positions) {
@@ -132,6 +138,10 @@ class MlaTest : public ::testing::TestWithParam<std::string> {
     return std::move(Ops::Create(GetParam(), pool)).value();
   }
   bool slow() const { return GetParam() == "ref"; }
+  // Whether the level rounds queries and softmax weights to BF16 where rows are.
+  bool RoundsQueries(KvFormat format) const {
+    return GetParam() == "avx512" && format == KvFormat::kBf16;
+  }
 
   // Writes positions [0, positions) of the layer.
   static void Write(const Ops& ops, const Layer& layer, Pages& pages, int64_t positions) {
@@ -190,7 +200,7 @@ TEST_P(MlaTest, BothFormsMatchTheExpandedFormInDouble) {
           for (int64_t head = 0; head < shape.heads; ++head) {
             const int64_t seen = history + row + 1, at = row * shape.heads + head;
             const Expected expected = Attend(layer, history + row, head, UpTo(seen));
-            const double bound = RelativeBound(shape, expected, seen);
+            const double bound = RelativeBound(shape, expected, seen, RoundsQueries(format));
             for (int64_t v = 0; v < shape.value; ++v) {
               const auto i = static_cast<size_t>(v);
               const double limit = bound * expected.magnitude[i] + 1e-37;
@@ -205,6 +215,96 @@ TEST_P(MlaTest, BothFormsMatchTheExpandedFormInDouble) {
         }
       }
     }
+  }
+}
+
+// The absorbed form as it is: attention of queries, rounded as the level does, over cached rows.
+// Softmax weights may be rounded to BF16, products of subnormals may be zero; what remains is
+// float32 summation as above, without the products around it.
+TEST_P(MlaTest, AbsorbedFormMatchesDenseSoftmaxTightly) {
+  ThreadPool pool(3);
+  const auto ops = MakeOps(pool);
+  uint32_t seed = 500;
+  for (MlaShape shape : kShapes) {
+    for (const auto& [history, rows] : {std::pair<int64_t, int64_t>{0, 11}, {249, 12}, {530, 1}}) {
+      for (const KvFormat format : {KvFormat::kF32, KvFormat::kBf16}) {
+        const int64_t width = shape.latent + shape.rope, positions = history + rows;
+        Layer layer(shape, positions, seed += 10);
+        Pages pages(shape, format, 16, positions);
+        Write(*ops, layer, pages, positions);
+        if (format == KvFormat::kBf16) layer.RoundRows();
+        std::vector<float> q = RandomFloats(rows * shape.heads * width, ++seed);
+        const KvRun run{pages.bases.data(), history, 0, rows};
+        std::vector<float> out(static_cast<size_t>(rows * shape.heads * shape.latent), NAN);
+        ops->MlaDecodeAttention(shape, pages.slab, {&run, 1}, q.data(), {}, out.data());
+        if (RoundsQueries(format)) {
+          for (float& x : q) x = RoundToBf16(x);
+        }
+        for (int64_t at = 0; at < rows * shape.heads; ++at) {
+          const int64_t seen = history + at / shape.heads + 1;
+          std::vector<double> scores;
+          double largest = -INFINITY, largest_terms = 0, sum = 0;
+          for (int64_t p = 0; p < seen; ++p) {
+            double score = 0, terms = 0;
+            for (int64_t d = 0; d < width; ++d) {
+              const float k =
+                  d < shape.latent
+                      ? layer.latent[static_cast<size_t>(p * shape.latent + d)]
+                      : layer.rope[static_cast<size_t>(p * shape.rope + d - shape.latent)];
+              const double term = double{q[static_cast<size_t>(at * width + d)]} * k * shape.scale;
+              score += term;
+              terms += std::fabs(term);
+            }
+            scores.push_back(score);
+            largest = std::max(largest, score);
+            largest_terms = std::max(largest_terms, terms);
+          }
+          for (double& score : scores) sum += score = std::exp(score - largest);
+          const double bound =
+              kUnitF32 * ((2.0 * static_cast<double>(width + 2) + 6) * largest_terms +
+                          2.0 * static_cast<double>(seen) + 40) +
+              (RoundsQueries(format) ? kUnitBf16 : 0.0);
+          for (int64_t d = 0; d < shape.latent; ++d) {
+            double value = 0, magnitude = 0;
+            for (int64_t p = 0; p < seen; ++p) {
+              const double term = scores[static_cast<size_t>(p)] / sum *
+                                  layer.latent[static_cast<size_t>(p * shape.latent + d)];
+              value += term;
+              magnitude += std::fabs(term);
+            }
+            ASSERT_NEAR(out[static_cast<size_t>(at * shape.latent + d)], value,
+                        bound * magnitude + 1e-35)
+                << "row " << at / shape.heads << " head " << at % shape.heads << " d " << d;
+          }
+        }
+      }
+    }
+  }
+}
+
+// A later row of the same run that overflowed must not reach the rows before it.
+TEST_P(MlaTest, RowsNeverReadPastTheirPosition) {
+  const MlaShape& shape = kShapes[2];
+  ThreadPool pool(1);
+  const auto ops = MakeOps(pool);
+  Layer layer(shape, 12, 1);
+  for (int64_t i = 11 * shape.latent; i < 12 * shape.latent; ++i) {
+    layer.latent[static_cast<size_t>(i)] = INFINITY;
+  }
+  Pages pages(shape, KvFormat::kBf16, 8, 12);
+  Write(*ops, layer, pages, 12);
+  const KvRun run{pages.bases.data(), 0, 0, 12};
+  const std::vector<float> q = AbsorbedQueries(layer, 0, 12);
+  std::vector<float> out(static_cast<size_t>(12 * shape.heads * shape.latent));
+  ops->MlaDecodeAttention(shape, pages.slab, {&run, 1}, q.data(), {}, out.data());
+  const auto last = static_cast<size_t>(11 * shape.heads * shape.latent);
+  for (size_t i = 0; i < last; ++i) ASSERT_TRUE(std::isfinite(out[i])) << i;
+  EXPECT_FALSE(std::isfinite(out[last]));
+  const auto kv_b = ops->Pack(layer.kv_b_view(), Precision::kProduction);
+  out.resize(static_cast<size_t>(12 * shape.heads * shape.value));
+  ops->MlaPrefillAttention(shape, pages.slab, {&run, 1}, *kv_b, layer.q.data(), out.data());
+  for (int64_t i = 0; i < 11 * shape.heads * shape.value; ++i) {
+    ASSERT_TRUE(std::isfinite(out[static_cast<size_t>(i)])) << i;
   }
 }
 
@@ -232,7 +332,8 @@ TEST_P(MlaTest, SelectedRowsAttendTheirPositionsOnly) {
     const auto& positions = seen[static_cast<size_t>(row)];
     for (int64_t head = 0; head < shape.heads; ++head) {
       const Expected expected = Attend(layer, history + row, head, positions);
-      const double bound = RelativeBound(shape, expected, static_cast<int64_t>(positions.size()));
+      const double bound = RelativeBound(shape, expected, static_cast<int64_t>(positions.size()),
+                                         RoundsQueries(KvFormat::kBf16));
       const float* o_latent = out.data() + (row * shape.heads + head) * shape.latent;
       for (int64_t v = 0; v < shape.value; ++v) {
         const auto i = static_cast<size_t>(v);
@@ -265,53 +366,55 @@ TEST_P(MlaTest, SelectingEverythingIsDense) {
 
 // DESIGN section 5: the same bits whatever the page size, the runs, the batch, the threads.
 TEST_P(MlaTest, BitsDependOnTheRowAlone) {
-  const MlaShape& shape = kShapes[3];
-  const int64_t length = slow() ? 264 : 540, tail = 20;
-  const Layer layer(shape, length, 7);
-  const std::vector<float> absorbed = AbsorbedQueries(layer, 0, length);
-  for (const KvFormat format : {KvFormat::kF32, KvFormat::kBf16}) {
-    std::vector<uint32_t> prefill_bits, decode_bits;
-    for (const auto& [page_tokens, threads] : {std::pair{64, 1}, {1, 2}, {16, 3}, {64, 4}}) {
-      if (slow() && threads > 2) continue;
-      ThreadPool pool(threads);
-      const auto ops = MakeOps(pool);
-      const auto kv_b = ops->Pack(layer.kv_b_view(), Precision::kProduction);
-      ASSERT_TRUE(kv_b.ok());
-      for (const int64_t step : {int64_t{1}, int64_t{7}, tail}) {
-        Pages pages(shape, format, page_tokens, length), other(shape, format, page_tokens, 1);
-        Write(*ops, layer, pages, length);
-        Write(*ops, layer, other, 1);
-        std::vector<float> prefill, decode;
-        for (int64_t at = length - tail; at < length; at += step) {
-          const int64_t rows = std::min(step, length - at);
-          // A sequence of one row comes first in the batch.
-          const KvRun runs[] = {{other.bases.data(), 0, 0, 1}, {pages.bases.data(), at, 1, rows}};
-          const auto batch = [&](const std::vector<float>& q, int64_t width) {
-            std::vector<float> result(q.begin(), q.begin() + width);
-            result.insert(result.end(), q.begin() + at * width, q.begin() + (at + rows) * width);
-            return result;
-          };
-          const auto keep = [&](const std::vector<float>& out, int64_t width,
-                                std::vector<float>& to) {
-            to.insert(to.end(), out.begin() + width, out.end());
-          };
-          std::vector<float> out(static_cast<size_t>((rows + 1) * shape.heads * shape.value));
-          ops->MlaPrefillAttention(shape, pages.slab, runs, *kv_b,
-                                   batch(layer.q, shape.heads * (shape.nope + shape.rope)).data(),
-                                   out.data());
-          keep(out, shape.heads * shape.value, prefill);
-          out.resize(static_cast<size_t>((rows + 1) * shape.heads * shape.latent));
-          ops->MlaDecodeAttention(shape, pages.slab, runs,
-                                  batch(absorbed, shape.heads * (shape.latent + shape.rope)).data(),
-                                  {}, out.data());
-          keep(out, shape.heads * shape.latent, decode);
+  // One row, and five rows, share a task.
+  for (const MlaShape& shape : {kShapes[3], kShapes[1]}) {
+    const int64_t length = slow() ? 264 : 540, tail = 20;
+    const Layer layer(shape, length, 7);
+    const std::vector<float> absorbed = AbsorbedQueries(layer, 0, length);
+    for (const KvFormat format : {KvFormat::kF32, KvFormat::kBf16}) {
+      std::vector<uint32_t> prefill_bits, decode_bits;
+      for (const auto& [page_tokens, threads] : {std::pair{64, 1}, {1, 2}, {16, 3}, {64, 4}}) {
+        if (slow() && threads > 2) continue;
+        ThreadPool pool(threads);
+        const auto ops = MakeOps(pool);
+        const auto kv_b = ops->Pack(layer.kv_b_view(), Precision::kProduction);
+        ASSERT_TRUE(kv_b.ok());
+        for (const int64_t step : {int64_t{1}, int64_t{7}, tail}) {
+          Pages pages(shape, format, page_tokens, length), other(shape, format, page_tokens, 1);
+          Write(*ops, layer, pages, length);
+          Write(*ops, layer, other, 1);
+          std::vector<float> prefill, decode;
+          for (int64_t at = length - tail; at < length; at += step) {
+            const int64_t rows = std::min(step, length - at);
+            // A sequence of one row comes first in the batch.
+            const KvRun runs[] = {{other.bases.data(), 0, 0, 1}, {pages.bases.data(), at, 1, rows}};
+            const auto batch = [&](const std::vector<float>& q, int64_t width) {
+              std::vector<float> result(q.begin(), q.begin() + width);
+              result.insert(result.end(), q.begin() + at * width, q.begin() + (at + rows) * width);
+              return result;
+            };
+            const auto keep = [&](const std::vector<float>& out, int64_t width,
+                                  std::vector<float>& to) {
+              to.insert(to.end(), out.begin() + width, out.end());
+            };
+            std::vector<float> out(static_cast<size_t>((rows + 1) * shape.heads * shape.value));
+            ops->MlaPrefillAttention(shape, pages.slab, runs, *kv_b,
+                                     batch(layer.q, shape.heads * (shape.nope + shape.rope)).data(),
+                                     out.data());
+            keep(out, shape.heads * shape.value, prefill);
+            out.resize(static_cast<size_t>((rows + 1) * shape.heads * shape.latent));
+            ops->MlaDecodeAttention(
+                shape, pages.slab, runs,
+                batch(absorbed, shape.heads * (shape.latent + shape.rope)).data(), {}, out.data());
+            keep(out, shape.heads * shape.latent, decode);
+          }
+          if (prefill_bits.empty()) {
+            prefill_bits = BitsOf(prefill);
+            decode_bits = BitsOf(decode);
+          }
+          ASSERT_EQ(BitsOf(prefill), prefill_bits) << page_tokens << " " << threads << " " << step;
+          ASSERT_EQ(BitsOf(decode), decode_bits) << page_tokens << " " << threads << " " << step;
         }
-        if (prefill_bits.empty()) {
-          prefill_bits = BitsOf(prefill);
-          decode_bits = BitsOf(decode);
-        }
-        ASSERT_EQ(BitsOf(prefill), prefill_bits) << page_tokens << " " << threads << " " << step;
-        ASSERT_EQ(BitsOf(decode), decode_bits) << page_tokens << " " << threads << " " << step;
       }
     }
   }

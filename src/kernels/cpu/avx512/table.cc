@@ -3,6 +3,7 @@
 #include "kernels/cpu/avx512/vec.h"
 // Algorithms.
 #include "kernels/cpu/attention.h"
+#include "kernels/cpu/avx512/attention_bf16.h"
 #include "kernels/cpu/avx512/matmul_bf16.h"
 #include "kernels/cpu/elementwise.h"
 #include "kernels/cpu/matmul_f32.h"
@@ -20,7 +21,7 @@ void FillAvx512Table(IsaTable* table) {
             .rope = Rope,
             .silu_mul = SiluMul,
             .add = AddTo,
-            .attention_chunk = AttentionChunk,
+            .attention_chunk = AttentionChunkOf512,
             .attention_merge = AttentionMerge,
             .attention_finish = AttentionFinish,
             .index_scores = IndexScores,
