@@ -89,6 +89,17 @@ TEST(PageFormat, IndexSlabsAreAlignedAndTheirSizesChecked) {
   }
 }
 
+// The worked example of docs/formats/kv_page.md.
+TEST(PageFormat, WorkedExampleOfTheSpecification) {
+  std::vector<KvLayerSpec> layers = {Gqa(1, 3), Gqa(1, 3)};
+  EXPECT_EQ(PageFormat::Make(layers, KvFormat::kBf16, 1)->page_bytes(), 192);
+  layers[0].index_dim = 5;
+  const auto format = PageFormat::Make(layers, KvFormat::kBf16, 1);
+  EXPECT_EQ(format->index_slab(0).offset_bytes, 128);
+  EXPECT_EQ(format->slab(1).offset_bytes, 192);
+  EXPECT_EQ(format->page_bytes(), 256);
+}
+
 TEST(PageFormat, RefusesBadSizes) {
   const std::vector<KvLayerSpec> layers = {Gqa(1, 8)};
   for (const int64_t tokens : {0, -1, 3, 48, 2048, std::numeric_limits<int>::min()}) {
