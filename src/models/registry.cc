@@ -4,6 +4,9 @@
 
 #include <utility>
 
+#include "models/deepseek_v3.h"
+#include "models/glm4_moe.h"
+#include "models/glm_moe_dsa.h"
 #include "models/llama.h"
 
 namespace tern {
@@ -19,6 +22,12 @@ constexpr Architecture kArchitectures[] = {
     {"LlamaForCausalLM", LoadLlama, LlamaTensorList},
     {"Qwen2ForCausalLM", LoadLlama, LlamaTensorList},
     {"Qwen3ForCausalLM", LoadLlama, LlamaTensorList},
+    {"DeepseekV3ForCausalLM", LoadDeepseekV3, DeepseekV3TensorList},
+    {"KimiK25ForConditionalGeneration", LoadDeepseekV3, DeepseekV3TensorList},
+    {"Glm4MoeLiteForCausalLM", LoadDeepseekV3, DeepseekV3TensorList},
+    {"GlmMoeDsaForCausalLM", LoadGlmMoeDsa, GlmMoeDsaTensorList},
+    {"DeepseekV32ForCausalLM", LoadGlmMoeDsa, GlmMoeDsaTensorList},
+    {"Glm4MoeForCausalLM", LoadGlm4Moe, Glm4MoeTensorList},
 };
 
 Result<const Architecture*> FindArchitecture(const ModelConfig& config) {
@@ -43,22 +52,6 @@ Result<std::unique_ptr<Model>> LoadModel(const std::string& path, Ops& ops,
 Result<std::vector<TensorSpec>> TensorList(const ModelConfig& config) {
   TERN_ASSIGN_OR_RETURN(const Architecture* architecture, FindArchitecture(config));
   return architecture->tensor_list(config);
-}
-
-std::string_view TensorKindName(TensorKind kind) {
-  switch (kind) {
-    case TensorKind::kEmbedding:
-      return "embedding";
-    case TensorKind::kHead:
-      return "head";
-    case TensorKind::kNorm:
-      return "norm";
-    case TensorKind::kAttention:
-      return "attention";
-    case TensorKind::kMlp:
-      return "mlp";
-  }
-  return "unknown";
 }
 
 }  // namespace tern
