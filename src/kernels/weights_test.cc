@@ -174,16 +174,23 @@ TEST(WeightsTest, PackedWeightsAreExact) {
   }
 }
 
+// Checkpoint bytes as docs/formats/quantized.md counts them.
 TEST(WeightsTest, ResidentBytesStayWithinTwelvePercent) {
-  for (const auto& [rows, columns] : {std::pair{256, 768}, {1536, 256}, {2048, 7168}}) {
-    for (const Quantized& weight : RandomWeights(rows, columns, 3)) {
-      const PackFormat format = PackFormatOf(weight.view(), Precision::kProduction);
-      const auto packed =
-          static_cast<double>(PanelsOf(rows) * PanelLayoutOf(format, columns).stride);
-      const auto checkpoint =
-          static_cast<double>(weight.data.size() + weight.scales.size() + weight.zeros.size());
-      EXPECT_LE(packed, 1.12 * checkpoint)
-          << NameOf(weight.view()) << " " << rows << "x" << columns;
+  for (const auto& [rows, columns] :
+       {std::pair<int64_t, int64_t>{256, 768}, {1536, 256}, {2048, 7168}}) {
+    const auto check = [&, n = rows, k = columns](int format, int64_t checkpoint) {
+      EXPECT_LE(static_cast<double>(PanelsOf(n) * PanelLayoutOf(format, k).stride),
+                1.12 * static_cast<double>(checkpoint))
+          << format << " " << n << "x" << k;
+    };
+    check(kPackFp8, rows * columns + rows / 128 * (columns / 128) * 4);
+    for (const int64_t group : {32, 64, 128}) {
+      const int64_t scales = rows * columns / group, zeros = rows / 8 * (columns / group) * 4;
+      for (const Int4Scale scale : {kInt4Bf16, kInt4F16, kInt4F32}) {
+        const int64_t bytes = rows * columns / 2 + scales * (scale == kInt4F32 ? 4 : 2);
+        check(PackInt4Of({group, scale, false}), bytes);
+        check(PackInt4Of({group, scale, true}), bytes + zeros);
+      }
     }
   }
 }
