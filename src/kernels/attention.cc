@@ -127,12 +127,11 @@ void RunAttention(const IsaTable& table, ThreadPool& pool, const AttentionCall& 
 
   const bool few = pool.threads() > 1 && count < kTasksPerThread * pool.threads();
   if (few && units * states_floats <= kMaxSplitFloats) {
-    scratch.workspaces.resize(static_cast<size_t>(pool.threads() * workspace_floats));
-    scratch.unit_states.resize(static_cast<size_t>(units * states_floats));
+    float* workspaces = Grow(scratch.workspaces, pool.threads() * workspace_floats);
+    float* unit_states = Grow(scratch.unit_states, units * states_floats);
     // Groups of one chunk are neighbours: together they read whole rows.
     const auto states_of = [&](const Block& block, int64_t chunk, int64_t group) {
-      return scratch.unit_states.data() +
-             (block.first_unit + chunk * groups + group) * states_floats;
+      return unit_states + (block.first_unit + chunk * groups + group) * states_floats;
     };
     pool.ParallelFor(units, [&](int64_t unit, int worker) {
       const Block& block =
@@ -141,7 +140,7 @@ void RunAttention(const IsaTable& table, ThreadPool& pool, const AttentionCall& 
             1);
       const int64_t chunk = (unit - block.first_unit) / groups;
       const int64_t group = (unit - block.first_unit) % groups;
-      kernels.Chunk(block, group, chunk, scratch.workspaces.data() + worker * workspace_floats,
+      kernels.Chunk(block, group, chunk, workspaces + worker * workspace_floats,
                     states_of(block, chunk, group));
     });
     pool.ParallelFor(count * groups, [&](int64_t i, int) {
@@ -159,11 +158,11 @@ void RunAttention(const IsaTable& table, ThreadPool& pool, const AttentionCall& 
   // Whole blocks, chunk by chunk; one group a task where blocks are few.
   const int64_t task_groups = few ? 1 : groups;
   const int64_t worker_floats = workspace_floats + (task_groups + 1) * states_floats;
-  scratch.workspaces.resize(static_cast<size_t>(pool.threads() * worker_floats));
+  float* workspaces = Grow(scratch.workspaces, pool.threads() * worker_floats);
   pool.ParallelFor(count * (groups / task_groups), [&](int64_t task, int worker) {
     const Block& block = blocks[static_cast<size_t>(task * task_groups / groups)];
     const int64_t first_group = task * task_groups % groups;
-    float* workspace = scratch.workspaces.data() + worker * worker_floats;
+    float* workspace = workspaces + worker * worker_floats;
     float* next = workspace + workspace_floats;
     float* totals = next + states_floats;
     for (int64_t chunk = 0; chunk < block.chunks; ++chunk) {

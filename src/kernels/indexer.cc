@@ -30,7 +30,7 @@ void Ops::IndexerSelect(const IndexerShape& shape, const KvSlab& slab, std::span
                         RowSelection* selections) const {
   KvNumberBytes(slab.format);  // checks it
   const int64_t workspace_floats = AttentionWorkspaceFloats(shape.heads, shape.dim);
-  scratch_->workspaces.resize(static_cast<size_t>(pool_.threads() * workspace_floats));
+  float* workspaces = Grow(scratch_->workspaces, pool_.threads() * workspace_floats);
   for (const KvRun& run : runs) {
     // Rows before `first` see at most top_k positions: all of them.
     const int64_t first =
@@ -52,15 +52,14 @@ void Ops::IndexerSelect(const IndexerShape& shape, const KvSlab& slab, std::span
       const int64_t end_position = run.first_position + begin + rows;
       const int64_t chunks = (end_position + kAttentionChunk - 1) / kAttentionChunk;
       const int64_t blocks = (rows + kRowsPerBlock - 1) / kRowsPerBlock;
-      scratch_->unit_states.resize(static_cast<size_t>(rows * stride));
-      float* scores = scratch_->unit_states.data();
+      float* scores = Grow(scratch_->unit_states, rows * stride);
       pool_.ParallelFor(chunks * blocks, [&](int64_t task, int worker) {
         const int64_t chunk = task / blocks, row = task % blocks * kRowsPerBlock;
         const AttentionBlock block{.first_position = run.first_position + begin + row,
                                    .rows = std::min(kRowsPerBlock, rows - row)};
         const int64_t at = run.first_row + begin + row;
         table_.index_scores(args, block, q + at * shape.heads * shape.dim, w + at * shape.heads,
-                            chunk, scratch_->workspaces.data() + worker * workspace_floats,
+                            chunk, workspaces + worker * workspace_floats,
                             scores + row * stride + chunk * kAttentionChunk, stride);
       });
       pool_.ParallelFor(rows, [&](int64_t row, int) {

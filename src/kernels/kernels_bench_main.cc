@@ -98,6 +98,16 @@ void MakeStored(const std::string& name, int64_t n, int64_t k, StoredWeight* sto
   stored->view.columns = k;
 }
 
+void Pack(benchmark::State& state, const std::string& name, int64_t n, int64_t k) {
+  StoredWeight stored;
+  MakeStored(name, n, k, &stored);
+  for (auto _ : state) {
+    const auto packed = TheOps().Pack(stored.view, Precision::kProduction);
+    benchmark::DoNotOptimize(packed->size_bytes());
+  }
+  state.SetBytesProcessed(state.iterations() * static_cast<int64_t>(stored.view.data.bytes.size()));
+}
+
 // `experts` products of `rows` rows each in one call, over weights that no cache holds.
 void Experts(benchmark::State& state, const std::string& name, int64_t n, int64_t k,
              int64_t experts, int64_t rows) {
@@ -271,6 +281,8 @@ void RegisterAll() {
         });
   }
   for (const std::string name : {"int4", "fp8"}) {
+    benchmark::RegisterBenchmark(("pack/" + name).c_str(),
+                                 [=](benchmark::State& state) { Pack(state, name, 2048, 2048); });
     for (const int64_t rows : {1, 4, 16, 64, 256}) {
       benchmark::RegisterBenchmark(fmt::format("experts/{}/rows:{}", name, rows).c_str(),
                                    [=](benchmark::State& state) {

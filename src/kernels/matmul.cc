@@ -80,15 +80,15 @@ void RoundInputs(const IsaTable& table, ThreadPool& pool, std::vector<uint16_t>&
     sums += product.rows * inputs.back().groups();
   }
   if (inputs.empty()) return;
-  x_bf16.resize(static_cast<size_t>(numbers));
-  x_sums.resize(static_cast<size_t>(sums));
+  uint16_t* rounded = Grow(x_bf16, numbers);
+  float* group_sums = Grow(x_sums, sums);
   const auto round_rows = [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const RoundedInput& input = ItemAt(inputs, i, &RoundedInput::first_row);
       const int64_t row = i - input.first_row;
       table.round_row(input.x + row * input.x_stride, input.k, (input.k + 3) / 4 * 4,
-                      x_bf16.data() + input.offset + row * input.stride(),
-                      x_sums.data() + input.sums_offset + row * input.groups());
+                      rounded + input.offset + row * input.stride(),
+                      group_sums + input.sums_offset + row * input.groups());
     }
   };
   if (numbers < kProductsPerTask) {
@@ -102,9 +102,9 @@ void RoundInputs(const IsaTable& table, ThreadPool& pool, std::vector<uint16_t>&
   for (size_t i = 0; i < products.size(); ++i) {
     if (input_of[i] < 0) continue;
     const RoundedInput& input = inputs[static_cast<size_t>(input_of[i])];
-    products[i].args.x_bf16 = x_bf16.data() + input.offset;
+    products[i].args.x_bf16 = rounded + input.offset;
     products[i].args.x_bf16_stride = input.stride();
-    products[i].args.x_sums = x_sums.data() + input.sums_offset;
+    products[i].args.x_sums = group_sums + input.sums_offset;
   }
 }
 

@@ -59,9 +59,8 @@ class Expanded {
         page + AttentionWorkspaceFloats(kRowsPerTask, key_dim()) + kRowsPerTask * state_floats();
     const int64_t latents = kAttentionChunk * shape.latent, ropes = kAttentionChunk * shape.rope;
     const int64_t expanded = kAttentionChunk * shape.heads * head;
-    memory.resize(static_cast<size_t>(latents + ropes + expanded + pool.threads() * worker_floats_ +
-                                      pass_rows * shape.heads * state_floats()));
-    latents_ = memory.data();
+    latents_ = Grow(memory, latents + ropes + expanded + pool.threads() * worker_floats_ +
+                                pass_rows * shape.heads * state_floats());
     ropes_ = latents_ + latents;
     expanded_ = ropes_ + ropes;
     workers_ = expanded_ + expanded;
