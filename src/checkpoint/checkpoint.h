@@ -35,7 +35,8 @@ struct DummyTensor {
   std::string name;
   DType dtype = DType::kBF16;
   Shape shape;
-  float deviation = 0.02f;  // of the values of float types, around 0; 0: all are 1
+  float deviation = 0.02f;      // of the values of float types, around 0; 0: all are 1
+  std::vector<int32_t> values;  // kI32: exactly these; empty: random
 };
 
 class Checkpoint {
