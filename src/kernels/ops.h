@@ -113,7 +113,9 @@ class Ops {
   void DequantizeRow(const TensorView& tensor, int64_t index, float* out) const;
 
   // As Pack and DequantizeRow above, for weights stored with scales. FP8 and INT4 stay in their
-  // format in production (resident <= 1.12x of the checkpoint's bytes).
+  // format in production (resident <= 1.12x of the checkpoint's bytes). Errors: kInvalidArgument
+  // (types, shapes and sizes that weight_view.h does not allow; a scale that is not finite, an FP8
+  // weight that is NaN), kResourceExhausted.
   Result<PackedMatrix> Pack(const WeightView& weight, Precision precision) const;
   void DequantizeRow(const WeightView& weight, int64_t index, float* out) const;
 
@@ -151,6 +153,8 @@ class Ops {
   // latent: [rows, latent], rope: [rows, rope]. As GqaWrite.
   void MlaWrite(const MlaShape& shape, const KvSlab& slab, std::span<const KvRun> runs,
                 const float* latent, const float* rope) const;
+  // In both forms, levels with BF16 products round queries, expanded keys and values and softmax
+  // weights to BF16 where the rows are BF16.
   // Absorbed form. q: [rows, heads, latent + rope] (q_nope times W_UK, then the rotated part);
   // out: [rows, heads, latent]. `selections`: empty, or one per row of the batch; a row with a
   // selection attends those positions, cut at every 256 of them.
@@ -159,7 +163,8 @@ class Ops {
                           float* out) const;
   // Expanded form: keys and values of each 256 cached positions are expanded by kv_b
   // [heads * (nope + value), latent] as they are needed. q: [rows, heads, nope + rope];
-  // out: [rows, heads, value]. Rows of `runs` only; dense.
+  // out: [rows, heads, value]. Rows of `runs` only; dense. Memory: 256 expanded positions, and the
+  // softmax states of as many rows as fit 64 MiB.
   void MlaPrefillAttention(const MlaShape& shape, const KvSlab& slab, std::span<const KvRun> runs,
                            const PackedMatrix& kv_b, const float* q, float* out) const;
 
