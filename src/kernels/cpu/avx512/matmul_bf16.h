@@ -138,25 +138,27 @@ struct Q6_KWeights : FixedGroup<16> {
   static Vec Minimum(const Panel&, int64_t) { return Zero(); }
 };
 
-// kPackInt4: q - 8 from the table, z as the minimum d * z.
-template <Int4Scale kScale>
+// kPackInt4: q - 8 from the table, z as the minimum d * z. The type of scales is looked at once a
+// group: a copy of the tiles for each type was at most 3 % faster.
 struct Int4Weights : NibbleTable {
   explicit Int4Weights(int format)
       : NibbleTable{Bf16Table(-8, 15)},
         group_pairs(Int4FormatOf(format).group / 2),
+        scale(Int4FormatOf(format).scale),
         zeros(Int4FormatOf(format).zeros) {}
   int64_t GroupPairs(int64_t /*column*/, int64_t /*k*/) const { return group_pairs; }
   bool HasMinimum() const { return zeros; }
   void Expand(const Panel& panel, int64_t column, __m512bh pairs[kPairs]) const {
     Lookup(panel.quants + column * 8, pairs);
   }
-  static Vec Scale(const Panel& panel, int64_t group) {
-    return LoadInt4Scale(kScale, panel.scales, group);
+  Vec Scale(const Panel& panel, int64_t group) const {
+    return LoadInt4Scale(scale, panel.scales, group);
   }
-  static Vec Minimum(const Panel& panel, int64_t group) {
+  Vec Minimum(const Panel& panel, int64_t group) const {
     return Mul(ToFloat(LoadI8(panel.super + group * 16)), Scale(panel, group));
   }
   int64_t group_pairs;
+  Int4Scale scale;
   bool zeros;
 };
 
@@ -240,10 +242,10 @@ struct GroupedTile {
           }
         }
         for (int n = 0; n < kPanels; ++n) {
-          const __m512 scale = Weights::Scale(panels[n], group).v;
+          const __m512 scale = weights->Scale(panels[n], group).v;
           for (int r = 0; r < kRows; ++r) sum[n][r] = _mm512_fmadd_ps(scale, part[n][r], sum[n][r]);
           if (!weights->HasMinimum()) continue;
-          const __m512 minimum = Weights::Minimum(panels[n], group).v;
+          const __m512 minimum = weights->Minimum(panels[n], group).v;
           for (int64_t i = first / 32; i * 32 < column; ++i) {
             for (int r = 0; r < kRows; ++r) {
               const __m512 x_sum = _mm512_set1_ps(x_sums[r * groups + i]);
@@ -360,24 +362,12 @@ void MatMulGrouped(const MatMulArgs& args, int64_t panel_begin, int64_t panel_en
   MatMulGrouped(Weights(), args, panel_begin, panel_end, row_begin, row_end);
 }
 
-void MatMulInt4(const MatMulArgs& args, int64_t panel_begin, int64_t panel_end, int64_t row_begin,
-                int64_t row_end) {
-  switch (Int4FormatOf(args.format).scale) {
-    case kInt4Bf16:
-      return MatMulGrouped(Int4Weights<kInt4Bf16>(args.format), args, panel_begin, panel_end,
-                           row_begin, row_end);
-    case kInt4F16:
-      return MatMulGrouped(Int4Weights<kInt4F16>(args.format), args, panel_begin, panel_end,
-                           row_begin, row_end);
-    case kInt4F32:
-      return MatMulGrouped(Int4Weights<kInt4F32>(args.format), args, panel_begin, panel_end,
-                           row_begin, row_end);
-  }
-}
-
 void MatMul(const MatMulArgs& args, int64_t panel_begin, int64_t panel_end, int64_t row_begin,
             int64_t row_end) {
-  if (IsInt4(args.format)) return MatMulInt4(args, panel_begin, panel_end, row_begin, row_end);
+  if (IsInt4(args.format)) {
+    return MatMulGrouped(Int4Weights(args.format), args, panel_begin, panel_end, row_begin,
+                         row_end);
+  }
   switch (args.format) {
     case kPackF32:
       return MatMulF32(args, panel_begin, panel_end, row_begin, row_end);
