@@ -111,11 +111,35 @@ Status Checkpoint::OpenGguf(std::shared_ptr<const MappedFile> file) {
   TERN_ASSIGN_OR_RETURN(const Gguf gguf, Gguf::Parse(file->bytes(), file->path()));
   TERN_ASSIGN_OR_RETURN(config_, ModelConfigFromGguf(gguf));
   rotary_rows_interleaved_ = config_.model_type == "llama";
-  for (const GgufTensor& tensor : gguf.tensors()) {
-    tensors_.push_back({HfNameFromGguf(tensor.name), tensor.name, tensor.view, file.get()});
-  }
+  for (const GgufTensor& tensor : gguf.tensors()) AddGgufTensor(tensor, file.get());
   files_.push_back(std::move(file));
   return OkStatus();
+}
+
+void Checkpoint::AddGgufTensor(const GgufTensor& tensor, const MappedFile* file) {
+  const std::string name = HfNameFromGguf(tensor.name);
+  const Shape& shape = tensor.view.shape;
+  if (shape.rank() != 3) {
+    tensors_.push_back({name, tensor.name, tensor.view, file});
+    return;
+  }
+  // A matrix of each expert, or of each head: heads follow each other as rows of one matrix.
+  const size_t star = name.find('*');
+  if (star == std::string::npos) {
+    TensorView rows = tensor.view;
+    rows.shape = Shape{shape[0] * shape[1], shape[2]};
+    tensors_.push_back({name, tensor.name, rows, file});
+    return;
+  }
+  const size_t bytes = tensor.view.bytes.size() / static_cast<size_t>(shape[0]);
+  for (int64_t expert = 0; expert < shape[0]; ++expert) {
+    const TensorView slice = {
+        .dtype = tensor.view.dtype,
+        .shape = Shape{shape[1], shape[2]},
+        .bytes = tensor.view.bytes.subspan(static_cast<size_t>(expert) * bytes, bytes)};
+    tensors_.push_back({name.substr(0, star) + std::to_string(expert) + name.substr(star + 1),
+                        tensor.name, slice, file});
+  }
 }
 
 Status Checkpoint::IndexTensors() {

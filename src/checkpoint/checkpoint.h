@@ -85,6 +85,7 @@ class Checkpoint {
   Status OpenFolder(const std::string& folder);
   Status OpenGguf(std::shared_ptr<const MappedFile> file);
   Status OpenConfigs(const std::string& folder);
+  void AddGgufTensor(const GgufTensor& tensor, const MappedFile* file);
   Status AddShard(std::shared_ptr<const MappedFile> file);
   // Sorts tensors_; the error names a tensor that two files hold.
   Status IndexTensors();

@@ -24,6 +24,7 @@ constexpr GgufArchitecture kGgufArchitectures[] = {
     {"llama", "LlamaForCausalLM", false},
     {"qwen2", "Qwen2ForCausalLM", true},
     {"qwen3", "Qwen3ForCausalLM", false},
+    {"deepseek2", "DeepseekV3ForCausalLM", false},
 };
 
 Result<int64_t> GgufSize(const Gguf& gguf, const std::string& key,
@@ -55,7 +56,102 @@ Result<RopeConfig> RopeFromGguf(const Gguf& gguf, const std::string& arch) {
   TERN_ASSIGN_OR_RETURN(const double linear, GgufPositive(gguf, arch + ".rope.scale_linear", 1.0));
   TERN_ASSIGN_OR_RETURN(rope.factor, GgufPositive(gguf, arch + ".rope.scaling.factor", linear));
   if (!type && rope.factor != 1.0) rope.type = "linear";
+  if (rope.type != "yarn") return rope;
+  TERN_ASSIGN_OR_RETURN(
+      rope.original_max_position_embeddings,
+      GgufSize(gguf, arch + ".rope.scaling.original_context_length", std::nullopt));
+  const std::string yarn = arch + ".rope.scaling.yarn_";
+  TERN_ASSIGN_OR_RETURN(rope.beta_fast, GgufPositive(gguf, yarn + "beta_fast", rope.beta_fast));
+  TERN_ASSIGN_OR_RETURN(rope.beta_slow, GgufPositive(gguf, yarn + "beta_slow", rope.beta_slow));
+  // The converter stores 0.1 * mscale_all_dim; cosines are not scaled then.
+  TERN_ASSIGN_OR_RETURN(const auto log_multiplier, gguf.Float(yarn + "log_multiplier"));
+  if (log_multiplier) {
+    rope.mscale_all_dim = *log_multiplier * 10;
+    rope.attention_factor = 1.0;
+  }
   return rope;
+}
+
+bool HasTensor(const Gguf& gguf, std::string_view name) {
+  return std::any_of(gguf.tensors().begin(), gguf.tensors().end(),
+                     [&](const GgufTensor& tensor) { return tensor.name == name; });
+}
+
+// Heads of grouped-query attention, all of one length.
+Status ReadHeads(const Gguf& gguf, const std::string& arch, ModelConfig& config) {
+  const auto size = [&](const char* key, std::optional<int64_t> fallback) {
+    return GgufSize(gguf, arch + "." + key, fallback);
+  };
+  TERN_RETURN_IF_ERROR(CheckConsistent(config));
+  TERN_ASSIGN_OR_RETURN(
+      const int64_t head_dim,
+      size("attention.key_length",
+           std::max<int64_t>(1, config.hidden_size / config.num_attention_heads)));
+  config.head_dim = head_dim;
+  for (const char* key : {"attention.value_length", "rope.dimension_count"}) {
+    TERN_ASSIGN_OR_RETURN(const int64_t dim, size(key, head_dim));
+    if (dim != head_dim) {
+      return Unimplemented(fmt::format("{}: {}.{} is {} where heads have {} dimensions",
+                                       gguf.path(), arch, key, dim, head_dim));
+    }
+  }
+  return OkStatus();
+}
+
+// The keys of deepseek2: latent attention and experts behind a sigmoid router.
+Status ReadDeepseek2(const Gguf& gguf, ModelConfig& config) {
+  const auto size = [&](const char* key, std::optional<int64_t> fallback = std::nullopt) {
+    return GgufSize(gguf, std::string("deepseek2.") + key, fallback);
+  };
+  MlaConfig mla;
+  TERN_ASSIGN_OR_RETURN(const auto q_lora, gguf.Int("deepseek2.attention.q_lora_rank"));
+  if (q_lora.value_or(0) > 0) {
+    TERN_ASSIGN_OR_RETURN(mla.q_lora_rank, size("attention.q_lora_rank"));
+  }
+  TERN_ASSIGN_OR_RETURN(mla.kv_lora_rank, size("attention.kv_lora_rank"));
+  TERN_ASSIGN_OR_RETURN(mla.qk_rope_head_dim, size("rope.dimension_count"));
+  // Files made before the absorbed form have the lengths of heads in the plain keys.
+  TERN_ASSIGN_OR_RETURN(const int64_t plain_key, size("attention.key_length"));
+  TERN_ASSIGN_OR_RETURN(const int64_t key_length, size("attention.key_length_mla", plain_key));
+  TERN_ASSIGN_OR_RETURN(const int64_t plain_value, size("attention.value_length"));
+  TERN_ASSIGN_OR_RETURN(mla.v_head_dim, size("attention.value_length_mla", plain_value));
+  if (key_length <= mla.qk_rope_head_dim) {
+    return Bad(gguf.path(), fmt::format("heads of {} dimensions cannot rotate {}", key_length,
+                                        mla.qk_rope_head_dim));
+  }
+  mla.qk_nope_head_dim = key_length - mla.qk_rope_head_dim;
+  mla.split_kv_b = HasTensor(gguf, "blk.0.attn_k_b.weight");
+  config.mla = mla;
+
+  MoeConfig moe;
+  TERN_ASSIGN_OR_RETURN(moe.n_routed_experts, size("expert_count"));
+  TERN_ASSIGN_OR_RETURN(moe.num_experts_per_tok, size("expert_used_count"));
+  TERN_ASSIGN_OR_RETURN(moe.moe_intermediate_size, size("expert_feed_forward_length"));
+  TERN_ASSIGN_OR_RETURN(moe.n_shared_experts, size("expert_shared_count", 1));
+  TERN_ASSIGN_OR_RETURN(moe.n_group, size("expert_group_count", 1));
+  TERN_ASSIGN_OR_RETURN(moe.topk_group, size("expert_group_used_count", 1));
+  TERN_ASSIGN_OR_RETURN(moe.routed_scaling_factor,
+                        GgufPositive(gguf, "deepseek2.expert_weights_scale", 1.0));
+  TERN_ASSIGN_OR_RETURN(const auto norm, gguf.Bool("deepseek2.expert_weights_norm"));
+  moe.norm_topk_prob = norm.value_or(false);
+  TERN_ASSIGN_OR_RETURN(const auto gating, gguf.Int("deepseek2.expert_gating_func"));
+  constexpr int64_t kSigmoid = 2;
+  if (gating.value_or(1) != kSigmoid) {
+    return Unimplemented(
+        fmt::format("{}: deepseek2.expert_gating_func {} is not supported (2, "
+                    "sigmoid, is)",
+                    gguf.path(), gating.value_or(1)));
+  }
+  TERN_ASSIGN_OR_RETURN(const auto dense, gguf.Int("deepseek2.leading_dense_block_count"));
+  if (config.num_hidden_layers > 4096 || dense.value_or(0) < 0) {
+    return Bad(gguf.path(), "deepseek2.block_count or leading_dense_block_count is absurd");
+  }
+  for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
+    moe.sparse_layers.push_back(i >= dense.value_or(0));
+  }
+  TERN_RETURN_IF_ERROR(CheckMoe(moe, gguf.path()));
+  config.moe = std::move(moe);
+  return OkStatus();
 }
 
 }  // namespace
@@ -69,15 +165,16 @@ Result<ModelConfig> ModelConfigFromGguf(const Gguf& gguf) {
   }
   if (known == nullptr) {
     return Unimplemented(
-        fmt::format("{}: general.architecture '{}' is not supported (llama, qwen2 "
-                    "and qwen3 are)",
+        fmt::format("{}: general.architecture '{}' is not supported (llama, qwen2, "
+                    "qwen3 and deepseek2 are)",
                     gguf.path(), *name));
   }
   const std::string arch(*name);
   TERN_ASSIGN_OR_RETURN(const auto experts, gguf.Int(arch + ".expert_count"));
-  if (experts.value_or(0) > 0) {
+  const bool deepseek2 = arch == "deepseek2";
+  if (experts.value_or(0) > 0 && !deepseek2) {
     return Unimplemented(
-        fmt::format("{}: {}.expert_count is {}: mixtures of experts are not supported in GGUF",
+        fmt::format("{}: {}.expert_count is {}: its mixture of experts is not supported in GGUF",
                     gguf.path(), arch, *experts));
   }
 
@@ -96,18 +193,11 @@ Result<ModelConfig> ModelConfigFromGguf(const Gguf& gguf) {
   TERN_ASSIGN_OR_RETURN(config.num_attention_heads, size("attention.head_count"));
   TERN_ASSIGN_OR_RETURN(config.num_key_value_heads,
                         size("attention.head_count_kv", config.num_attention_heads));
-  TERN_RETURN_IF_ERROR(CheckConsistent(config));
-  TERN_ASSIGN_OR_RETURN(
-      const int64_t head_dim,
-      size("attention.key_length",
-           std::max<int64_t>(1, config.hidden_size / config.num_attention_heads)));
-  config.head_dim = head_dim;
-  for (const char* key : {"attention.value_length", "rope.dimension_count"}) {
-    TERN_ASSIGN_OR_RETURN(const int64_t dim, size(key, head_dim));
-    if (dim != head_dim) {
-      return Unimplemented(fmt::format("{}: {}.{} is {} where heads have {} dimensions",
-                                       gguf.path(), arch, key, dim, head_dim));
-    }
+  if (deepseek2) {
+    config.num_key_value_heads = config.num_attention_heads;  // the key says 1: one latent row
+    TERN_RETURN_IF_ERROR(ReadDeepseek2(gguf, config));
+  } else {
+    TERN_RETURN_IF_ERROR(ReadHeads(gguf, arch, config));
   }
   TERN_ASSIGN_OR_RETURN(config.rms_norm_eps,
                         GgufPositive(gguf, arch + ".attention.layer_norm_rms_epsilon", 1e-6));

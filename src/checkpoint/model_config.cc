@@ -136,23 +136,6 @@ Result<std::vector<bool>> SparseLayers(const Json& json, int64_t layers, const s
   return sparse;
 }
 
-Status CheckMoe(const MoeConfig& moe, const std::string& where) {
-  if (moe.num_experts_per_tok > moe.n_routed_experts) {
-    return Bad(where, fmt::format("num_experts_per_tok is {}, there are {} routed experts",
-                                  moe.num_experts_per_tok, moe.n_routed_experts));
-  }
-  if (moe.topk_group > moe.n_group || moe.n_routed_experts % moe.n_group != 0) {
-    return Bad(where, fmt::format("{} experts cannot be chosen from {} of {} groups",
-                                  moe.n_routed_experts, moe.topk_group, moe.n_group));
-  }
-  const int64_t group = moe.n_routed_experts / moe.n_group;
-  if (moe.n_group > 1 && (group < 2 || moe.topk_group * group < moe.num_experts_per_tok)) {
-    return Bad(where, fmt::format("{} groups of {} experts are too small to choose {}",
-                                  moe.topk_group, group, moe.num_experts_per_tok));
-  }
-  return OkStatus();
-}
-
 Result<MoeConfig> ParseMoe(const Json& json, int64_t layers, const std::string& where) {
   MoeConfig moe;
   std::string method = "noaux_tc", scoring = "sigmoid";
@@ -261,6 +244,23 @@ Status ParseParts(const Json& file, const Json& json, ModelConfig& config) {
 }
 
 }  // namespace
+
+Status CheckMoe(const MoeConfig& moe, const std::string& where) {
+  if (moe.num_experts_per_tok > moe.n_routed_experts) {
+    return Bad(where, fmt::format("num_experts_per_tok is {}, there are {} routed experts",
+                                  moe.num_experts_per_tok, moe.n_routed_experts));
+  }
+  if (moe.topk_group > moe.n_group || moe.n_routed_experts % moe.n_group != 0) {
+    return Bad(where, fmt::format("{} experts cannot be chosen from {} of {} groups",
+                                  moe.n_routed_experts, moe.topk_group, moe.n_group));
+  }
+  const int64_t group = moe.n_routed_experts / moe.n_group;
+  if (moe.n_group > 1 && (group < 2 || moe.topk_group * group < moe.num_experts_per_tok)) {
+    return Bad(where, fmt::format("{} groups of {} experts are too small to choose {}",
+                                  moe.topk_group, group, moe.num_experts_per_tok));
+  }
+  return OkStatus();
+}
 
 // What must hold whatever file the config came from.
 Status CheckConsistent(const ModelConfig& config) {

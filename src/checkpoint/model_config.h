@@ -36,6 +36,7 @@ struct MlaConfig {
   int64_t kv_lora_rank = 0;
   int64_t qk_nope_head_dim = 0, qk_rope_head_dim = 0, v_head_dim = 0;
   bool rope_interleave = true;
+  bool split_kv_b = false;  // stored as k_b_proj and v_b_proj (GGUF)
 };
 
 // Mixture of experts behind a sigmoid router (DeepSeek-V3's "noaux_tc").
@@ -108,6 +109,8 @@ Result<ModelConfig> LoadModelConfig(const std::string& path);
 
 // What must hold whatever file a config came from.
 Status CheckConsistent(const ModelConfig& config);
+// Experts and groups from which the router can choose as many as it shall. `where`: the file.
+Status CheckMoe(const MoeConfig& moe, const std::string& where);
 
 // From `<arch>.*` keys. tie_word_embeddings is true when the file has no output.weight.
 // Errors: kInvalidArgument naming the key; kUnimplemented for an architecture that has no Hugging

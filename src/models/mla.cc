@@ -23,6 +23,28 @@ void CopyColumns(const Ops& ops, const float* x, int64_t stride, int64_t rows, i
   });
 }
 
+// The values of kv_b_proj, [heads * (nope + value), latent], from k_b_proj [heads * latent, nope]
+// and v_b_proj [heads * value, latent].
+Result<std::vector<float>> JoinHalves(WeightLoader& loader, const MlaShape& s, int64_t layer) {
+  TERN_ASSIGN_OR_RETURN(
+      const std::vector<float> keys,
+      loader.Values(LayerName(layer, "self_attn.k_b_proj.weight"), s.heads * s.latent, s.nope));
+  TERN_ASSIGN_OR_RETURN(
+      const std::vector<float> values,
+      loader.Values(LayerName(layer, "self_attn.v_b_proj.weight"), s.heads * s.value, s.latent));
+  std::vector<float> joined;
+  joined.reserve(keys.size() + values.size());
+  for (int64_t head = 0; head < s.heads; ++head) {
+    const float* const key = keys.data() + head * s.latent * s.nope;
+    for (int64_t i = 0; i < s.nope; ++i) {
+      for (int64_t j = 0; j < s.latent; ++j) joined.push_back(key[j * s.nope + i]);
+    }
+    const float* const value = values.data() + head * s.value * s.latent;
+    joined.insert(joined.end(), value, value + s.value * s.latent);
+  }
+  return joined;
+}
+
 }  // namespace
 
 MlaShape MlaShapeOf(const ModelConfig& config) {
@@ -109,18 +131,24 @@ Result<MlaLayer> MlaLayer::Load(WeightLoader& loader, const ModelConfig& config,
   TERN_ASSIGN_OR_RETURN(
       result.kv_a_, loader.Matrix(name("kv_a_proj_with_mqa.weight"), s.latent + s.rope, hidden));
   TERN_ASSIGN_OR_RETURN(result.kv_norm_, loader.Vector(name("kv_a_layernorm.weight"), s.latent));
-  TERN_RETURN_IF_ERROR(result.LoadUpProjections(loader, layer));
+  TERN_RETURN_IF_ERROR(result.LoadUpProjections(loader, layer, config.mla->split_kv_b));
   TERN_ASSIGN_OR_RETURN(result.o_, loader.Matrix(name("o_proj.weight"), hidden, s.heads * s.value));
   return result;
 }
 
-Status MlaLayer::LoadUpProjections(WeightLoader& loader, int64_t layer) {
+Status MlaLayer::LoadUpProjections(WeightLoader& loader, int64_t layer, bool split) {
   const MlaShape& s = shape_;
   const int64_t head_rows = s.nope + s.value;
   const std::string name = LayerName(layer, "self_attn.kv_b_proj.weight");
-  TERN_ASSIGN_OR_RETURN(const std::vector<float> values,
-                        loader.Values(name, s.heads * head_rows, s.latent));
-  TERN_ASSIGN_OR_RETURN(kv_b_, loader.Matrix(name, s.heads * head_rows, s.latent));
+  const int64_t rows = s.heads * head_rows;
+  std::vector<float> values;
+  if (split) {
+    TERN_ASSIGN_OR_RETURN(values, JoinHalves(loader, s, layer));
+    TERN_ASSIGN_OR_RETURN(kv_b_, loader.PackValues(name, values.data(), rows, s.latent));
+  } else {
+    TERN_ASSIGN_OR_RETURN(values, loader.Values(name, rows, s.latent));
+    TERN_ASSIGN_OR_RETURN(kv_b_, loader.Matrix(name, rows, s.latent));
+  }
   std::vector<float> transposed(static_cast<size_t>(s.latent * s.nope));
   for (int64_t head = 0; head < s.heads; ++head) {
     const float* const keys = values.data() + head * head_rows * s.latent;
@@ -224,7 +252,12 @@ void AddMlaTensors(const ModelConfig& config, int64_t layer, std::vector<TensorS
   }
   add("kv_a_proj_with_mqa.weight", {s.latent + s.rope, hidden}, kAttention);
   add("kv_a_layernorm.weight", {s.latent}, kNorm);
-  add("kv_b_proj.weight", {s.heads * (s.nope + s.value), s.latent}, kAttention, kRows, s.heads);
+  if (config.mla->split_kv_b) {
+    add("k_b_proj.weight", {s.heads * s.latent, s.nope}, kAttention, kRows, s.heads);
+    add("v_b_proj.weight", {s.heads * s.value, s.latent}, kAttention, kRows, s.heads);
+  } else {
+    add("kv_b_proj.weight", {s.heads * (s.nope + s.value), s.latent}, kAttention, kRows, s.heads);
+  }
   add("o_proj.weight", {hidden, s.heads * s.value}, kAttention, kColumns, s.heads);
 }
 

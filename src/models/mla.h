@@ -65,7 +65,8 @@ class MlaLayer {
               std::span<const RowSelection> selections, MlaPass& shared, float* out) const;
 
  private:
-  Status LoadUpProjections(WeightLoader& loader, int64_t layer);
+  // split: kv_b_proj is stored as two halves.
+  Status LoadUpProjections(WeightLoader& loader, int64_t layer, bool split);
   void AttendAbsorbed(const Ops& ops, const KvSlab& slab, std::span<const RowSelection> selections,
                       MlaPass& shared) const;
 
