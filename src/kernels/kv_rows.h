@@ -38,6 +38,7 @@ inline void WriteKvRows(const IsaTable& table, ThreadPool& pool, const KvSlab& s
       std::byte* base =
           run.pages[position / slab.page_tokens] + position % slab.page_tokens * row_bytes;
       for (const KvPart& part : parts) {
+        if (part.numbers == 0) continue;  // latent attention without rope: no memory either
         const float* from = part.from + (run.first_row + row) * part.numbers;
         std::byte* to = base + part.offset_bytes;
         if (slab.format == KvFormat::kF32) {
