@@ -19,12 +19,22 @@ bool HasGgufMagic(const MappedFile& file) {
   return file.bytes().size() >= 4 && std::memcmp(file.bytes().data(), "GGUF", 4) == 0;
 }
 
+// The name without the prefix that a multimodal checkpoint puts before it.
+std::string LanguageModelName(const std::string& name, const std::string& prefix) {
+  return name.starts_with(prefix) ? name.substr(prefix.size()) : name;
+}
+
 std::string FolderOf(const std::string& path) {
   const size_t slash = path.rfind('/');
   return slash == std::string::npos ? "." : path.substr(0, std::max<size_t>(slash, 1));
 }
 
 }  // namespace
+
+const std::string& CheckpointTensor::path() const {
+  static const std::string kMadeUp = "dummy weights";
+  return file == nullptr ? kMadeUp : file->path();
+}
 
 Result<std::unique_ptr<Checkpoint>> Checkpoint::Open(const std::string& path) {
   std::unique_ptr<Checkpoint> checkpoint(new Checkpoint());
@@ -36,8 +46,8 @@ Result<std::unique_ptr<Checkpoint>> Checkpoint::Open(const std::string& path) {
     if (HasGgufMagic(*file) || path.ends_with(".gguf")) {
       TERN_RETURN_IF_ERROR(checkpoint->OpenGguf(std::move(file)));
     } else {
-      TERN_RETURN_IF_ERROR(checkpoint->AddShard(std::move(file)));
       TERN_RETURN_IF_ERROR(checkpoint->OpenConfigs(FolderOf(path)));
+      TERN_RETURN_IF_ERROR(checkpoint->AddShard(std::move(file)));
     }
   }
   TERN_RETURN_IF_ERROR(checkpoint->IndexTensors());
@@ -69,7 +79,7 @@ Status Checkpoint::OpenFolder(const std::string& folder) {
   }
   TERN_RETURN_IF_ERROR(IndexTensors());
   for (const auto& [name, shard] : weight_map) {
-    const CheckpointTensor* tensor = Find(name);
+    const CheckpointTensor* tensor = Find(LanguageModelName(name, config_.tensor_prefix));
     if (tensor == nullptr || tensor->file != file_of_shard[shard]) {
       return InvalidArgument(fmt::format("{}: tensor '{}' is not in {}", index, name, shard));
     }
@@ -89,7 +99,8 @@ Status Checkpoint::OpenConfigs(const std::string& folder) {
 Status Checkpoint::AddShard(std::shared_ptr<const MappedFile> file) {
   TERN_ASSIGN_OR_RETURN(auto tensors, ParseSafetensors(file->bytes(), file->path()));
   for (SafetensorsTensor& tensor : tensors) {
-    tensors_.push_back({tensor.name, tensor.name, tensor.view, file.get()});
+    tensors_.push_back({LanguageModelName(tensor.name, config_.tensor_prefix), tensor.name,
+                        tensor.view, file.get()});
   }
   files_.push_back(std::move(file));
   return OkStatus();
@@ -100,11 +111,35 @@ Status Checkpoint::OpenGguf(std::shared_ptr<const MappedFile> file) {
   TERN_ASSIGN_OR_RETURN(const Gguf gguf, Gguf::Parse(file->bytes(), file->path()));
   TERN_ASSIGN_OR_RETURN(config_, ModelConfigFromGguf(gguf));
   rotary_rows_interleaved_ = config_.model_type == "llama";
-  for (const GgufTensor& tensor : gguf.tensors()) {
-    tensors_.push_back({HfNameFromGguf(tensor.name), tensor.name, tensor.view, file.get()});
-  }
+  for (const GgufTensor& tensor : gguf.tensors()) AddGgufTensor(tensor, file.get());
   files_.push_back(std::move(file));
   return OkStatus();
+}
+
+void Checkpoint::AddGgufTensor(const GgufTensor& tensor, const MappedFile* file) {
+  const std::string name = HfNameFromGguf(tensor.name);
+  const Shape& shape = tensor.view.shape;
+  if (shape.rank() != 3) {
+    tensors_.push_back({name, tensor.name, tensor.view, file});
+    return;
+  }
+  // A matrix of each expert, or of each head: heads follow each other as rows of one matrix.
+  const size_t star = name.find('*');
+  if (star == std::string::npos) {
+    TensorView rows = tensor.view;
+    rows.shape = Shape{shape[0] * shape[1], shape[2]};
+    tensors_.push_back({name, tensor.name, rows, file});
+    return;
+  }
+  const size_t bytes = tensor.view.bytes.size() / static_cast<size_t>(shape[0]);
+  for (int64_t expert = 0; expert < shape[0]; ++expert) {
+    const TensorView slice = {
+        .dtype = tensor.view.dtype,
+        .shape = Shape{shape[1], shape[2]},
+        .bytes = tensor.view.bytes.subspan(static_cast<size_t>(expert) * bytes, bytes)};
+    tensors_.push_back({name.substr(0, star) + std::to_string(expert) + name.substr(star + 1),
+                        tensor.name, slice, file});
+  }
 }
 
 Status Checkpoint::IndexTensors() {
@@ -113,8 +148,8 @@ Status Checkpoint::IndexTensors() {
   for (size_t i = 1; i < tensors_.size(); ++i) {
     if (tensors_[i].name != tensors_[i - 1].name) continue;
     return InvalidArgument(fmt::format("{}: tensor '{}' occurs twice, in {} and {}", path_,
-                                       tensors_[i].name, tensors_[i - 1].file->path(),
-                                       tensors_[i].file->path()));
+                                       tensors_[i].name, tensors_[i - 1].path(),
+                                       tensors_[i].path()));
   }
   return OkStatus();
 }
@@ -138,7 +173,7 @@ Result<const CheckpointTensor*> Checkpoint::Require(std::string_view name,
   }
   if (tensor->view.shape != shape) {
     return InvalidArgument(fmt::format("{}: tensor '{}' has shape {}, the config asks for {}",
-                                       tensor->file->path(), tensor->stored_name,
+                                       tensor->path(), tensor->stored_name,
                                        tensor->view.shape.ToString(), shape.ToString()));
   }
   return tensor;

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -17,13 +18,25 @@
 
 namespace tern {
 
-enum class CheckpointFormat { kSafetensors, kGguf };
+enum class CheckpointFormat { kSafetensors, kGguf, kDummy };
 
 struct CheckpointTensor {
   std::string name;         // "model.layers.0.self_attn.q_proj.weight"
   std::string stored_name;  // as the file spells it, for errors
   TensorView view;
-  const MappedFile* file = nullptr;
+  const MappedFile* file = nullptr;  // nullptr: made up (Checkpoint::Dummy)
+
+  // The file's path, for errors.
+  const std::string& path() const;
+};
+
+// A tensor to make up.
+struct DummyTensor {
+  std::string name;
+  DType dtype = DType::kBF16;
+  Shape shape;
+  float deviation = 0.02f;      // of the values of float types, around 0; 0: all are 1
+  std::vector<int32_t> values;  // kI32: exactly these; empty: random
 };
 
 class Checkpoint {
@@ -33,6 +46,13 @@ class Checkpoint {
   // Errors name the file and the tensor or field: kNotFound, kInvalidArgument, kUnimplemented.
   static Result<std::unique_ptr<Checkpoint>> Open(const std::string& path);
 
+  // Made-up weights, the same at every call: integers are random bits, floats are uniform with the
+  // tensor's deviation. Tensors share bytes, so it takes the memory of the largest one of each
+  // type. Errors: kInvalidArgument (a size that overflows), kUnimplemented (a block type),
+  // kResourceExhausted.
+  static Result<std::unique_ptr<Checkpoint>> Dummy(ModelConfig config,
+                                                   std::span<const DummyTensor> tensors);
+
   const std::string& path() const { return path_; }
   CheckpointFormat format() const { return format_; }
   const ModelConfig& config() const { return config_; }
@@ -41,7 +61,8 @@ class Checkpoint {
   // The generation config's stop tokens, else the model config's.
   const std::vector<int32_t>& eos_token_ids() const;
 
-  // Sorted by name.
+  // Sorted by name. Tensors of a multimodal checkpoint that are not the language model's keep their
+  // stored names.
   const std::vector<CheckpointTensor>& tensors() const { return tensors_; }
   // nullptr when there is none.
   const CheckpointTensor* Find(std::string_view name) const;
@@ -55,13 +76,16 @@ class Checkpoint {
   bool rotary_rows_interleaved() const { return rotary_rows_interleaved_; }
 
   // Tells the system that a tensor's bytes will not be read again soon. They stay readable.
-  void Release(const CheckpointTensor& tensor) const { tensor.file->Release(tensor.view.bytes); }
+  void Release(const CheckpointTensor& tensor) const {
+    if (tensor.file != nullptr) tensor.file->Release(tensor.view.bytes);
+  }
 
  private:
   Checkpoint() = default;
   Status OpenFolder(const std::string& folder);
   Status OpenGguf(std::shared_ptr<const MappedFile> file);
   Status OpenConfigs(const std::string& folder);
+  void AddGgufTensor(const GgufTensor& tensor, const MappedFile* file);
   Status AddShard(std::shared_ptr<const MappedFile> file);
   // Sorts tensors_; the error names a tensor that two files hold.
   Status IndexTensors();
@@ -73,6 +97,7 @@ class Checkpoint {
   bool rotary_rows_interleaved_ = false;
   std::vector<std::shared_ptr<const MappedFile>> files_;
   std::vector<CheckpointTensor> tensors_;
+  std::vector<Buffer> dummy_bytes_;
 };
 
 // Opens and parses the metadata of one GGUF file without building a model from it. The result

@@ -2,97 +2,18 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
 #include <cmath>
+
+#include "checkpoint/field_reader.h"
 
 namespace tern {
 namespace {
 
-constexpr int64_t kMaxSize = (int64_t{1} << 31) - 1;
-
-Status Bad(const std::string& where, const std::string& what) {
-  return InvalidArgument(fmt::format("{}: {}", where, what));
-}
-
-bool Has(const Json& json, const char* key) {
-  const auto found = json.find(key);
-  return found != json.end() && !found->is_null();
-}
-
-// Reads fields of one object. The first error stays and is returned by status(): a list of reads
-// stays a list of lines.
-class FieldReader {
- public:
-  FieldReader(const Json& json, const std::string& where) : json_(json), where_(where) {}
-
-  void Size(const char* key, int64_t* field) {
-    if (!Has(json_, key)) return Fail(Bad(where_, fmt::format("{} is missing", key)));
-    OptionalSize(key, field);
-  }
-  void OptionalSize(const char* key, int64_t* field) {
-    if (!Take(JsonInt(json_, key, *field, where_), field) || !Has(json_, key)) return;
-    if (*field < 1 || *field > kMaxSize) {
-      Fail(Bad(where_, fmt::format("{} is {}, not in [1, {}]", key, *field, kMaxSize)));
-    }
-  }
-  void OptionalSize(const char* key, std::optional<int64_t>* field) {
-    if (!Has(json_, key)) return;
-    OptionalSize(key, &field->emplace(0));
-  }
-  void Double(const char* key, double* field) {
-    Take(JsonDouble(json_, key, *field, where_), field);
-  }
-  void Double(const char* key, std::optional<double>* field) {
-    if (Has(json_, key)) Double(key, &field->emplace(0));
-  }
-  void PositiveDouble(const char* key, double* field) {
-    Double(key, field);
-    if (status_.ok() && !(std::isfinite(*field) && *field > 0)) {
-      Fail(Bad(where_, fmt::format("{} is {}, not a positive number", key, *field)));
-    }
-  }
-  void Int(const char* key, std::optional<int64_t>* field) {
-    if (Has(json_, key)) Take(JsonInt(json_, key, 0, where_), &field->emplace(0));
-  }
-  void Bool(const char* key, bool* field) { Take(JsonBool(json_, key, *field, where_), field); }
-  void Bool(const char* key, std::optional<bool>* field) {
-    if (Has(json_, key)) Bool(key, &field->emplace(false));
-  }
-  void String(const char* key, std::string* field) {
-    Take(JsonString(json_, key, *field, where_), field);
-  }
-  // One id or a list of ids.
-  void TokenIds(const char* key, std::vector<int32_t>* ids) {
-    if (!Has(json_, key)) return;
-    const Json& value = json_[key];
-    const Json list = value.is_array() ? value : Json::array({value});
-    for (const Json& id : list) {
-      if (!id.is_number_integer() || id.get<int64_t>() < 0 || id.get<int64_t>() > kMaxSize) {
-        return Fail(Bad(where_, fmt::format("{} must be a token id or a list of them", key)));
-      }
-      ids->push_back(id.get<int32_t>());
-    }
-  }
-
-  const Status& status() const { return status_; }
-
- private:
-  void Fail(Status status) {
-    if (status_.ok()) status_ = std::move(status);
-  }
-  template <typename T>
-  bool Take(Result<T> result, T* field) {
-    if (result.ok()) {
-      *field = std::move(result).value();
-    } else {
-      Fail(result.status());
-    }
-    return result.ok();
-  }
-
-  const Json& json_;
-  const std::string where_;
-  Status status_;
-};
+using config::Bad;
+using config::FieldReader;
+using config::Has;
 
 // `rope_parameters` {rope_theta, rope_type, ...}, or `rope_theta` beside `rope_scaling` {type or
 // rope_type, ...}. The newer spelling wins where a file has both.
@@ -114,8 +35,231 @@ Result<RopeConfig> ParseRope(const Json& json, const std::string& where) {
   fields.PositiveDouble("low_freq_factor", &rope.low_freq_factor);
   fields.PositiveDouble("high_freq_factor", &rope.high_freq_factor);
   fields.OptionalSize("original_max_position_embeddings", &rope.original_max_position_embeddings);
+  fields.PositiveDouble("beta_fast", &rope.beta_fast);
+  fields.PositiveDouble("beta_slow", &rope.beta_slow);
+  fields.Double("mscale", &rope.mscale);
+  fields.Double("mscale_all_dim", &rope.mscale_all_dim);
+  fields.Double("attention_factor", &rope.attention_factor);
   TERN_RETURN_IF_ERROR(fields.status());
   return rope;
+}
+
+// Beside the other fields, or among rope_parameters.
+Result<double> PartialRotaryFactor(const Json& json, const std::string& where) {
+  double factor = 1.0;
+  FieldReader top(json, where);
+  top.PositiveDouble("partial_rotary_factor", &factor);
+  TERN_RETURN_IF_ERROR(top.status());
+  if (Has(json, "rope_parameters")) {
+    FieldReader inner(json["rope_parameters"], where + ": rope_parameters");
+    inner.PositiveDouble("partial_rotary_factor", &factor);
+    TERN_RETURN_IF_ERROR(inner.status());
+  }
+  if (factor > 1) return Bad(where, fmt::format("partial_rotary_factor {} is above 1", factor));
+  return factor;
+}
+
+// Model types that share tensor names or fields with supported ones and compute something else.
+struct CloseRelative {
+  const char* model_type;
+  const char* difference;
+};
+constexpr CloseRelative kCloseRelatives[] = {
+    {"glm5_next", "it mixes linear attention and latent attention without rotation"},
+    {"deepseek_v2", "its router is a softmax"},
+    {"deepseek_v4", "its attention compresses positions"},
+    {"kimi_linear", "it mixes linear attention and latent attention"},
+    {"glm4", "its layers have norms after attention and MLP"},
+};
+
+Status CheckSupported(const Json& json, const std::string& architecture, const std::string& where) {
+  TERN_ASSIGN_OR_RETURN(const std::string type, JsonString(json, "model_type", "", where));
+  for (const CloseRelative& relative : kCloseRelatives) {
+    if (type != relative.model_type) continue;
+    return Unimplemented(fmt::format("{}: model_type '{}' ({}) is not supported: {}", where, type,
+                                     architecture, relative.difference));
+  }
+  return OkStatus();
+}
+
+Result<MlaConfig> ParseMla(const Json& json, const std::string& where) {
+  MlaConfig mla;
+  FieldReader fields(json, where);
+  fields.OptionalSize("q_lora_rank", &mla.q_lora_rank);
+  fields.Size("kv_lora_rank", &mla.kv_lora_rank);
+  fields.Size("qk_nope_head_dim", &mla.qk_nope_head_dim);
+  fields.Size("qk_rope_head_dim", &mla.qk_rope_head_dim);
+  fields.Size("v_head_dim", &mla.v_head_dim);
+  fields.Bool("rope_interleave", &mla.rope_interleave);
+  TERN_RETURN_IF_ERROR(fields.status());
+  return mla;
+}
+
+// Layers that a list names `yes` where it may only say `yes` or `no`. The list may go on over the
+// next-token-prediction layers.
+Result<std::vector<bool>> LayersNamed(const Json& json, const char* key, const char* yes,
+                                      const char* no, int64_t layers, const std::string& where) {
+  std::vector<std::string> names;
+  FieldReader fields(json, where);
+  fields.Strings(key, &names);
+  TERN_RETURN_IF_ERROR(fields.status());
+  if (static_cast<int64_t>(names.size()) < layers) {
+    return Bad(where, fmt::format("{} names {} layers of {}", key, names.size(), layers));
+  }
+  std::vector<bool> flags;
+  for (int64_t i = 0; i < layers; ++i) {
+    const std::string& name = names[static_cast<size_t>(i)];
+    if (name != yes && name != no) {
+      return Bad(where, fmt::format("{}[{}] is '{}', neither {} nor {}", key, i, name, yes, no));
+    }
+    flags.push_back(name == yes);
+  }
+  return flags;
+}
+
+// `mlp_layer_types`, or else `first_k_dense_replace` dense layers and sparse ones after them.
+Result<std::vector<bool>> SparseLayers(const Json& json, int64_t layers, const std::string& where) {
+  if (Has(json, "mlp_layer_types")) {
+    return LayersNamed(json, "mlp_layer_types", "sparse", "dense", layers, where);
+  }
+  if (!Has(json, "first_k_dense_replace")) {
+    return Bad(where, "first_k_dense_replace or mlp_layer_types is missing");
+  }
+  TERN_ASSIGN_OR_RETURN(const int64_t dense, JsonInt(json, "first_k_dense_replace", 0, where));
+  TERN_ASSIGN_OR_RETURN(const int64_t freq, JsonInt(json, "moe_layer_freq", 1, where));
+  if (dense < 0) return Bad(where, fmt::format("first_k_dense_replace is {}", dense));
+  if (freq != 1) {
+    return Unimplemented(fmt::format("{}: moe_layer_freq {} is not supported (1 is)", where, freq));
+  }
+  std::vector<bool> sparse(static_cast<size_t>(layers), true);
+  std::fill_n(sparse.begin(), std::min(dense, layers), false);
+  return sparse;
+}
+
+Result<MoeConfig> ParseMoe(const Json& json, int64_t layers, const std::string& where) {
+  MoeConfig moe;
+  std::string method = "noaux_tc", scoring = "sigmoid";
+  FieldReader fields(json, where);
+  fields.Size("n_routed_experts", &moe.n_routed_experts);
+  fields.Size("num_experts_per_tok", &moe.num_experts_per_tok);
+  fields.Size("moe_intermediate_size", &moe.moe_intermediate_size);
+  std::optional<int64_t> shared;
+  fields.Int("n_shared_experts", &shared);
+  fields.OptionalSize("n_group", &moe.n_group);
+  fields.OptionalSize("topk_group", &moe.topk_group);
+  fields.Bool("norm_topk_prob", &moe.norm_topk_prob);
+  fields.PositiveDouble("routed_scaling_factor", &moe.routed_scaling_factor);
+  fields.String("topk_method", &method);
+  fields.String("scoring_func", &scoring);
+  TERN_RETURN_IF_ERROR(fields.status());
+  moe.n_shared_experts = shared.value_or(moe.n_shared_experts);
+  if (moe.n_shared_experts < 0 || moe.n_shared_experts > 1024) {
+    return Bad(where, fmt::format("n_shared_experts is {}", moe.n_shared_experts));
+  }
+  if (method != "noaux_tc" || scoring != "sigmoid") {
+    return Unimplemented(
+        fmt::format("{}: a router with topk_method '{}' and scoring_func '{}' is not supported "
+                    "(noaux_tc with sigmoid is)",
+                    where, method, scoring));
+  }
+  TERN_RETURN_IF_ERROR(CheckMoe(moe, where));
+  TERN_ASSIGN_OR_RETURN(moe.sparse_layers, SparseLayers(json, layers, where));
+  return moe;
+}
+
+// `indexer_types`; or `index_topk_pattern` ("FSSF"); or a full layer every `index_topk_freq`, where
+// all up to `index_skip_topk_offset` are full too.
+Result<std::vector<bool>> FullLayers(const Json& json, int64_t layers, const std::string& where) {
+  if (Has(json, "indexer_types")) {
+    return LayersNamed(json, "indexer_types", "full", "shared", layers, where);
+  }
+  TERN_ASSIGN_OR_RETURN(const std::string pattern,
+                        JsonString(json, "index_topk_pattern", "", where));
+  TERN_ASSIGN_OR_RETURN(const int64_t freq, JsonInt(json, "index_topk_freq", 1, where));
+  TERN_ASSIGN_OR_RETURN(const int64_t offset, JsonInt(json, "index_skip_topk_offset", 2, where));
+  if (freq < 1 || freq > config::kMaxSize || offset < 0 || offset > config::kMaxSize) {
+    return Bad(where, fmt::format("index_topk_freq {} or index_skip_topk_offset {} is out of range",
+                                  freq, offset));
+  }
+  if (!pattern.empty() && (static_cast<int64_t>(pattern.size()) < layers ||
+                           pattern.find_first_not_of("FS") != std::string::npos)) {
+    return Bad(where, fmt::format("index_topk_pattern must be {} letters F or S", layers));
+  }
+  std::vector<bool> full;
+  for (int64_t i = 0; i < layers; ++i) {
+    full.push_back(pattern.empty() ? std::max<int64_t>(i - offset + 1, 0) % freq == 0
+                                   : pattern[static_cast<size_t>(i)] == 'F');
+  }
+  return full;
+}
+
+Result<DsaConfig> ParseDsa(const Json& json, const ModelConfig& config) {
+  const std::string& where = config.source;
+  DsaConfig dsa;
+  // DeepSeek-V3.2 rotates the indexer's halves, GLM its pairs.
+  dsa.rope_interleave = config.model_type != "deepseek_v32";
+  FieldReader fields(json, where);
+  fields.Size("index_topk", &dsa.index_topk);
+  fields.Size("index_head_dim", &dsa.index_head_dim);
+  fields.Size("index_n_heads", &dsa.index_n_heads);
+  fields.Bool("indexer_rope_interleave", &dsa.rope_interleave);
+  TERN_RETURN_IF_ERROR(fields.status());
+  TERN_ASSIGN_OR_RETURN(dsa.full_layers, FullLayers(json, config.num_hidden_layers, where));
+  if (!dsa.full_layers.front()) return Bad(where, "the first layer shares an indexer with none");
+  if (!config.mla || !config.mla->q_lora_rank) {
+    return Bad(where, "index_topk without kv_lora_rank and q_lora_rank: an indexer needs both");
+  }
+  if (dsa.index_head_dim < config.mla->qk_rope_head_dim) {
+    return Bad(where, fmt::format("index_head_dim {} is smaller than qk_rope_head_dim {}",
+                                  dsa.index_head_dim, config.mla->qk_rope_head_dim));
+  }
+  return dsa;
+}
+
+// The parts that only some architectures have.
+Status ParseParts(const Json& file, const Json& json, ModelConfig& config) {
+  const std::string& where = config.source;
+  // Bounds every list of layers. Far above any published model.
+  constexpr int64_t kMaxLayers = 4096;
+  if (config.num_hidden_layers > kMaxLayers &&
+      (Has(json, "n_routed_experts") || Has(json, "index_topk"))) {
+    return Bad(where, fmt::format("num_hidden_layers {} is absurd", config.num_hidden_layers));
+  }
+  if (Has(json, "kv_lora_rank")) {
+    TERN_ASSIGN_OR_RETURN(config.mla, ParseMla(json, where));
+  }
+  if (Has(json, "n_routed_experts")) {
+    TERN_ASSIGN_OR_RETURN(config.moe, ParseMoe(json, config.num_hidden_layers, where));
+  }
+  if (Has(json, "index_topk")) {
+    TERN_ASSIGN_OR_RETURN(config.dsa, ParseDsa(json, config));
+  }
+  const Json& quantized = Has(file, "quantization_config") ? file : json;
+  if (Has(quantized, "quantization_config")) {
+    TERN_ASSIGN_OR_RETURN(
+        config.quantization,
+        ParseQuantizationConfig(quantized["quantization_config"], where + ": quantization_config"));
+  }
+  return OkStatus();
+}
+
+}  // namespace
+
+Status CheckMoe(const MoeConfig& moe, const std::string& where) {
+  if (moe.num_experts_per_tok > moe.n_routed_experts) {
+    return Bad(where, fmt::format("num_experts_per_tok is {}, there are {} routed experts",
+                                  moe.num_experts_per_tok, moe.n_routed_experts));
+  }
+  if (moe.topk_group > moe.n_group || moe.n_routed_experts % moe.n_group != 0) {
+    return Bad(where, fmt::format("{} experts cannot be chosen from {} of {} groups",
+                                  moe.n_routed_experts, moe.topk_group, moe.n_group));
+  }
+  const int64_t group = moe.n_routed_experts / moe.n_group;
+  if (moe.n_group > 1 && (group < 2 || moe.topk_group * group < moe.num_experts_per_tok)) {
+    return Bad(where, fmt::format("{} groups of {} experts are too small to choose {}",
+                                  moe.topk_group, group, moe.num_experts_per_tok));
+  }
+  return OkStatus();
 }
 
 // What must hold whatever file the config came from.
@@ -124,15 +268,13 @@ Status CheckConsistent(const ModelConfig& config) {
     return Bad(config.source, fmt::format("{} attention heads cannot share {} key-value heads",
                                           config.num_attention_heads, config.num_key_value_heads));
   }
-  if (!config.head_dim && config.hidden_size % config.num_attention_heads != 0) {
+  if (!config.head_dim && !config.mla && config.hidden_size % config.num_attention_heads != 0) {
     return Bad(config.source,
                fmt::format("head_dim is missing and hidden_size {} is no multiple of {} heads",
                            config.hidden_size, config.num_attention_heads));
   }
   return OkStatus();
 }
-
-}  // namespace
 
 Result<ModelConfig> ParseModelConfig(const Json& file, const std::string& where) {
   if (!file.is_object()) return Bad(where, "not a JSON object");
@@ -146,6 +288,9 @@ Result<ModelConfig> ParseModelConfig(const Json& file, const std::string& where)
   // Multimodal wrappers keep the language model's fields one level down.
   const Json& json = Has(file, "text_config") ? file["text_config"] : file;
   if (!json.is_object()) return Bad(where, "text_config must be an object");
+  if (Has(file, "text_config")) config.tensor_prefix = "language_model.";
+  TERN_RETURN_IF_ERROR(CheckSupported(file, config.architecture, where));
+  TERN_RETURN_IF_ERROR(CheckSupported(json, config.architecture, where));
 
   FieldReader fields(json, where);
   fields.String("model_type", &config.model_type);
@@ -166,12 +311,22 @@ Result<ModelConfig> ParseModelConfig(const Json& file, const std::string& where)
   fields.Bool("attention_bias", &config.attention_bias);
   fields.Bool("mlp_bias", &config.mlp_bias);
   fields.Bool("use_sliding_window", &config.use_sliding_window);
+  fields.Bool("use_qk_norm", &config.use_qk_norm);
+  std::optional<int64_t> next_token_layers;
+  fields.Int("num_nextn_predict_layers", &next_token_layers);
   fields.TokenIds("eos_token_id", &config.eos_token_ids);
   std::vector<int32_t> bos;
   fields.TokenIds("bos_token_id", &bos);
   TERN_RETURN_IF_ERROR(fields.status());
   if (!bos.empty()) config.bos_token_id = bos.front();
+  config.num_nextn_predict_layers = next_token_layers.value_or(0);
+  if (config.num_nextn_predict_layers < 0 || config.num_nextn_predict_layers > 64) {
+    return Bad(where,
+               fmt::format("num_nextn_predict_layers is {}", config.num_nextn_predict_layers));
+  }
   TERN_ASSIGN_OR_RETURN(config.rope, ParseRope(json, where));
+  TERN_ASSIGN_OR_RETURN(config.partial_rotary_factor, PartialRotaryFactor(json, where));
+  TERN_RETURN_IF_ERROR(ParseParts(file, json, config));
   TERN_RETURN_IF_ERROR(CheckConsistent(config));
   return config;
 }
@@ -179,138 +334,6 @@ Result<ModelConfig> ParseModelConfig(const Json& file, const std::string& where)
 Result<ModelConfig> LoadModelConfig(const std::string& path) {
   TERN_ASSIGN_OR_RETURN(const Json json, ParseJsonFile(path));
   return ParseModelConfig(json, path);
-}
-
-namespace {
-
-// The class of Hugging Face that a `general.architecture` of llama.cpp stands for.
-struct GgufArchitecture {
-  const char* gguf;
-  const char* architecture;
-  bool qkv_bias;  // has biases without saying so in metadata
-};
-constexpr GgufArchitecture kGgufArchitectures[] = {
-    {"llama", "LlamaForCausalLM", false},
-    {"qwen2", "Qwen2ForCausalLM", true},
-    {"qwen3", "Qwen3ForCausalLM", false},
-};
-
-Result<int64_t> GgufSize(const Gguf& gguf, const std::string& key,
-                         std::optional<int64_t> fallback) {
-  TERN_ASSIGN_OR_RETURN(std::optional<int64_t> value, gguf.Int(key));
-  if (!value) value = fallback;
-  if (!value) return Bad(gguf.path(), fmt::format("{} is missing", key));
-  if (*value < 1 || *value > kMaxSize) {
-    return Bad(gguf.path(), fmt::format("{} is {}, not in [1, {}]", key, *value, kMaxSize));
-  }
-  return *value;
-}
-
-Result<double> GgufPositive(const Gguf& gguf, const std::string& key, double fallback) {
-  TERN_ASSIGN_OR_RETURN(const std::optional<double> value, gguf.Float(key));
-  if (!value) return fallback;
-  if (!std::isfinite(*value) || *value <= 0) {
-    return Bad(gguf.path(), fmt::format("{} is {}, not a positive number", key, *value));
-  }
-  return *value;
-}
-
-Result<RopeConfig> RopeFromGguf(const Gguf& gguf, const std::string& arch) {
-  RopeConfig rope;
-  TERN_ASSIGN_OR_RETURN(rope.theta, GgufPositive(gguf, arch + ".rope.freq_base", rope.theta));
-  TERN_ASSIGN_OR_RETURN(const auto type, gguf.String(arch + ".rope.scaling.type"));
-  if (type && *type != "none") rope.type = *type;
-  // Older files carry the factor of linear scaling alone.
-  TERN_ASSIGN_OR_RETURN(const double linear, GgufPositive(gguf, arch + ".rope.scale_linear", 1.0));
-  TERN_ASSIGN_OR_RETURN(rope.factor, GgufPositive(gguf, arch + ".rope.scaling.factor", linear));
-  if (!type && rope.factor != 1.0) rope.type = "linear";
-  return rope;
-}
-
-}  // namespace
-
-Result<ModelConfig> ModelConfigFromGguf(const Gguf& gguf) {
-  TERN_ASSIGN_OR_RETURN(const auto name, gguf.String("general.architecture"));
-  if (!name) return Bad(gguf.path(), "general.architecture is missing");
-  const GgufArchitecture* known = nullptr;
-  for (const GgufArchitecture& candidate : kGgufArchitectures) {
-    if (*name == candidate.gguf) known = &candidate;
-  }
-  if (known == nullptr) {
-    return Unimplemented(
-        fmt::format("{}: general.architecture '{}' is not supported (llama, qwen2 "
-                    "and qwen3 are)",
-                    gguf.path(), *name));
-  }
-  const std::string arch(*name);
-  TERN_ASSIGN_OR_RETURN(const auto experts, gguf.Int(arch + ".expert_count"));
-  if (experts.value_or(0) > 0) {
-    return Unimplemented(
-        fmt::format("{}: {}.expert_count is {}: mixtures of experts are not supported in GGUF",
-                    gguf.path(), arch, *experts));
-  }
-
-  ModelConfig config;
-  config.source = gguf.path();
-  config.architecture = known->architecture;
-  config.model_type = arch;
-  config.attention_bias = known->qkv_bias;
-  const auto size = [&](const char* key, std::optional<int64_t> fallback = std::nullopt) {
-    return GgufSize(gguf, arch + "." + key, fallback);
-  };
-  TERN_ASSIGN_OR_RETURN(config.hidden_size, size("embedding_length"));
-  TERN_ASSIGN_OR_RETURN(config.intermediate_size, size("feed_forward_length"));
-  TERN_ASSIGN_OR_RETURN(config.num_hidden_layers, size("block_count"));
-  TERN_ASSIGN_OR_RETURN(config.max_position_embeddings, size("context_length"));
-  TERN_ASSIGN_OR_RETURN(config.num_attention_heads, size("attention.head_count"));
-  TERN_ASSIGN_OR_RETURN(config.num_key_value_heads,
-                        size("attention.head_count_kv", config.num_attention_heads));
-  TERN_RETURN_IF_ERROR(CheckConsistent(config));
-  TERN_ASSIGN_OR_RETURN(
-      const int64_t head_dim,
-      size("attention.key_length",
-           std::max<int64_t>(1, config.hidden_size / config.num_attention_heads)));
-  config.head_dim = head_dim;
-  for (const char* key : {"attention.value_length", "rope.dimension_count"}) {
-    TERN_ASSIGN_OR_RETURN(const int64_t dim, size(key, head_dim));
-    if (dim != head_dim) {
-      return Unimplemented(fmt::format("{}: {}.{} is {} where heads have {} dimensions",
-                                       gguf.path(), arch, key, dim, head_dim));
-    }
-  }
-  TERN_ASSIGN_OR_RETURN(config.rms_norm_eps,
-                        GgufPositive(gguf, arch + ".attention.layer_norm_rms_epsilon", 1e-6));
-  TERN_ASSIGN_OR_RETURN(config.rope, RopeFromGguf(gguf, arch));
-
-  const GgufTensor* embedding = nullptr;
-  config.tie_word_embeddings = true;
-  for (const GgufTensor& tensor : gguf.tensors()) {
-    if (tensor.name == "token_embd.weight") embedding = &tensor;
-    if (tensor.name == "output.weight") config.tie_word_embeddings = false;
-  }
-  if (embedding == nullptr || embedding->view.shape.rank() != 2) {
-    return Bad(gguf.path(), "tensor 'token_embd.weight' is missing or no matrix");
-  }
-  config.vocab_size = embedding->view.shape[0];
-  if (config.vocab_size > kMaxSize) return Bad(gguf.path(), "'token_embd.weight' is too large");
-
-  const auto token_id = [&](const char* key) -> Result<std::optional<int32_t>> {
-    TERN_ASSIGN_OR_RETURN(const auto id, gguf.Int(key));
-    if (!id) return std::optional<int32_t>();
-    if (*id < 0 || *id >= config.vocab_size) {
-      return Bad(gguf.path(),
-                 fmt::format("{} {} is outside the vocabulary of {}", key, *id, config.vocab_size));
-    }
-    return std::optional(static_cast<int32_t>(*id));
-  };
-  TERN_ASSIGN_OR_RETURN(config.bos_token_id, token_id("tokenizer.ggml.bos_token_id"));
-  for (const char* key : {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id"}) {
-    TERN_ASSIGN_OR_RETURN(const auto id, token_id(key));
-    if (id && (config.eos_token_ids.empty() || config.eos_token_ids.front() != *id)) {
-      config.eos_token_ids.push_back(*id);
-    }
-  }
-  return config;
 }
 
 Result<GenerationConfig> ParseGenerationConfig(const Json& json, const std::string& where) {

@@ -13,28 +13,30 @@
 #include "cmd/commands.h"
 #include "kv/page_format.h"
 #include "models/registry.h"
+#include "models/weight_recipe.h"
 
 namespace tern {
 namespace {
 
-// One tensor, from the file or from the architecture's list.
+// One weight (or one tensor that is none), from the file or from the architecture's list.
 struct Entry {
   std::string kind;
-  std::string format;  // "BF16"
-  int64_t elements = 0;
+  std::string format;  // "BF16", "INT4 g32"
+  int64_t count = 1;   // tensors
+  int64_t parameters = 0;
   uint64_t bytes = 0;
-  uint64_t bytes_per_rank = 0;
+  bool replicated = false;  // tensor parallelism leaves it whole on every rank
+  bool next_token = false;
 };
 
 struct Totals {
-  int64_t count = 0, elements = 0;
-  uint64_t bytes = 0, bytes_per_rank = 0;
+  int64_t count = 0, parameters = 0;
+  uint64_t bytes = 0;
 
   void Add(const Entry& entry) {
-    ++count;
-    elements += entry.elements;
+    count += entry.count;
+    parameters += entry.parameters;
     bytes += entry.bytes;
-    bytes_per_rank += entry.bytes_per_rank;
   }
 };
 
@@ -45,18 +47,9 @@ struct Inventory {
   std::vector<Entry> entries;
 };
 
-// Bytes of the rank that holds most: ceil(units / tp) of the tensor's indivisible parts. Ranks
-// beyond the number of parts (key-value heads) hold copies.
-uint64_t BytesPerRank(const TensorSpec& spec, uint64_t bytes, int64_t tp) {
-  if (spec.split == TensorSplit::kReplicated) return bytes;
-  const int64_t units = (spec.split_units + tp - 1) / tp;
-  return bytes / static_cast<uint64_t>(spec.split_units) * static_cast<uint64_t>(units);
-}
-
-DType DTypeOfConfig(const ModelConfig& config) {
-  if (config.torch_dtype == "float32") return DType::kF32;
-  if (config.torch_dtype == "float16") return DType::kF16;
-  return DType::kBF16;
+// A tensor in more equal parts than it can be cut into is copied as well: key-value heads.
+bool IsReplicated(const TensorSpec& spec, int64_t tp) {
+  return spec.split == TensorSplit::kReplicated || spec.split_units < tp;
 }
 
 Status CheckRanks(const ModelConfig& config, int64_t tp) {
@@ -65,25 +58,47 @@ Status CheckRanks(const ModelConfig& config, int64_t tp) {
                                      config.num_attention_heads, config.source));
 }
 
-Result<Inventory> InventoryOfConfig(const std::string& path, int64_t tp) {
+Result<Inventory> InventoryOfConfig(const std::string& path, int64_t tp, WeightRecipe recipe) {
   Inventory inventory{.path = path, .format = "config"};
   TERN_ASSIGN_OR_RETURN(inventory.config, LoadModelConfig(path));
   inventory.eos_token_ids = inventory.config.eos_token_ids;
   TERN_ASSIGN_OR_RETURN(const auto specs, TensorList(inventory.config));
   TERN_RETURN_IF_ERROR(CheckRanks(inventory.config, tp));
-  const DType dtype = DTypeOfConfig(inventory.config);
   for (const TensorSpec& spec : specs) {
-    const auto elements = spec.shape.elements();
-    const auto bytes =
-        elements ? StorageBytes(dtype, static_cast<uint64_t>(*elements)) : std::nullopt;
-    if (!bytes) {
-      return InvalidArgument(fmt::format("{}: the size of {} overflows", path, spec.name));
-    }
-    inventory.entries.push_back({std::string(TensorKindName(spec.kind)),
-                                 std::string(InfoOf(dtype).name), *elements, *bytes,
-                                 BytesPerRank(spec, *bytes, tp)});
+    TERN_ASSIGN_OR_RETURN(const RecipeWeight weight, StoredAs(spec, inventory.config, recipe));
+    inventory.entries.push_back({.kind = std::string(TensorKindName(spec.kind)),
+                                 .format = weight.format,
+                                 .count = static_cast<int64_t>(weight.tensors.size()),
+                                 .parameters = spec.shape.elements().value_or(0),
+                                 .bytes = weight.bytes,
+                                 .replicated = IsReplicated(spec, tp),
+                                 .next_token = spec.next_token});
   }
   return inventory;
+}
+
+// The name of a stored weight's format, told by the tensors that it consists of.
+std::string FormatOf(const Checkpoint& checkpoint, const std::string& weight,
+                     const CheckpointTensor& tensor) {
+  const QuantizationConfig& config = checkpoint.config().quantization;
+  if (const CheckpointTensor* packed = checkpoint.Find(weight + "_packed")) {
+    const CheckpointTensor* scales = checkpoint.Find(weight + "_scale");
+    const bool known = scales != nullptr && scales->view.shape.rank() == 2 &&
+                       packed->view.shape.rank() == 2 && scales->view.shape[1] > 0;
+    return known ? fmt::format("INT4 g{}", packed->view.shape[1] * 8 / scales->view.shape[1])
+                 : "INT4";
+  }
+  if (checkpoint.Find(weight + "_scale_inv") != nullptr) {
+    return fmt::format("FP8 {}x{}", config.block_rows, config.block_columns);
+  }
+  return std::string(InfoOf(tensor.view.dtype).name);
+}
+
+// Scales and shapes hold no parameters; a packed word holds eight.
+int64_t ParametersOf(const CheckpointTensor& tensor, const std::string& weight) {
+  const int64_t elements = tensor.view.shape.elements().value_or(0);
+  if (tensor.name == weight) return elements;
+  return tensor.name == weight + "_packed" ? elements * 8 : 0;
 }
 
 Result<Inventory> InventoryOfCheckpoint(const std::string& path, int64_t tp) {
@@ -102,14 +117,16 @@ Result<Inventory> InventoryOfCheckpoint(const std::string& path, int64_t tp) {
     return list.status();
   }
   for (const CheckpointTensor& tensor : checkpoint->tensors()) {
+    const std::string weight = WeightOf(tensor.name);
     Entry entry{.kind = "other",
-                .format = std::string(InfoOf(tensor.view.dtype).name),
-                .elements = tensor.view.shape.elements().value_or(0),
+                .format = FormatOf(*checkpoint, weight, tensor),
+                .parameters = ParametersOf(tensor, weight),
                 .bytes = tensor.view.bytes.size(),
-                .bytes_per_rank = tensor.view.bytes.size()};
-    if (const auto spec = specs.find(tensor.name); spec != specs.end()) {
+                .replicated = true};
+    if (const auto spec = specs.find(weight); spec != specs.end()) {
       entry.kind = TensorKindName(spec->second.kind);
-      entry.bytes_per_rank = BytesPerRank(spec->second, entry.bytes, tp);
+      entry.replicated = IsReplicated(spec->second, tp);
+      entry.next_token = spec->second.next_token;
     }
     inventory.entries.push_back(std::move(entry));
   }
@@ -124,23 +141,34 @@ Json ConfigJson(const Inventory& inventory) {
   json["num_hidden_layers"] = c.num_hidden_layers;
   json["num_attention_heads"] = c.num_attention_heads;
   json["num_key_value_heads"] = c.num_key_value_heads;
-  json["head_dim"] = c.head_dim.value_or(c.hidden_size / c.num_attention_heads);
+  if (!c.mla) json["head_dim"] = c.head_dim.value_or(c.hidden_size / c.num_attention_heads);
   json["vocab_size"] = c.vocab_size;
   json["max_position_embeddings"] = c.max_position_embeddings;
   json["rms_norm_eps"] = c.rms_norm_eps;
+  if (c.mla) {
+    json["q_lora_rank"] = c.mla->q_lora_rank ? Json(*c.mla->q_lora_rank) : Json();
+    json["kv_lora_rank"] = c.mla->kv_lora_rank;
+    json["qk_nope_head_dim"] = c.mla->qk_nope_head_dim;
+    json["qk_rope_head_dim"] = c.mla->qk_rope_head_dim;
+    json["v_head_dim"] = c.mla->v_head_dim;
+  }
+  if (c.moe) {
+    json["n_routed_experts"] = c.moe->n_routed_experts;
+    json["num_experts_per_tok"] = c.moe->num_experts_per_tok;
+    json["n_shared_experts"] = c.moe->n_shared_experts;
+    json["moe_intermediate_size"] = c.moe->moe_intermediate_size;
+  }
+  if (c.dsa) {
+    const auto& full = c.dsa->full_layers;
+    json["index_topk"] = c.dsa->index_topk;
+    json["index_full_layers"] = std::count(full.begin(), full.end(), true);
+  }
+  json["num_nextn_predict_layers"] = c.num_nextn_predict_layers;
+  json["quantization"] = QuantizationMethodName(c.quantization.method);
   json["rope_type"] = c.rope.type;
   json["rope_theta"] = c.rope.theta;
   json["tie_word_embeddings"] = c.tie_word_embeddings;
   json["eos_token_ids"] = inventory.eos_token_ids;
-  return json;
-}
-
-Json TotalsJson(const Totals& totals) {
-  Json json = Json::object();
-  json["count"] = totals.count;
-  json["elements"] = totals.elements;
-  json["bytes"] = totals.bytes;
-  json["bytes_per_rank"] = totals.bytes_per_rank;
   return json;
 }
 
@@ -151,7 +179,7 @@ struct Summary {
     Totals totals;
   };
   std::vector<Row> rows;
-  Totals all;
+  Totals all, replicated, next_token;
 };
 
 Summary Summarize(const Inventory& inventory) {
@@ -160,6 +188,8 @@ Summary Summarize(const Inventory& inventory) {
   for (const Entry& entry : inventory.entries) {
     groups[{entry.kind, entry.format}].Add(entry);
     summary.all.Add(entry);
+    if (entry.replicated) summary.replicated.Add(entry);
+    if (entry.next_token) summary.next_token.Add(entry);
   }
   for (const auto& [key, totals] : groups) {
     summary.rows.push_back({key.first, key.second, totals});
@@ -167,6 +197,24 @@ Summary Summarize(const Inventory& inventory) {
   std::stable_sort(summary.rows.begin(), summary.rows.end(),
                    [](const auto& a, const auto& b) { return a.totals.bytes > b.totals.bytes; });
   return summary;
+}
+
+double Gib(uint64_t bytes) { return static_cast<double>(bytes) / (1 << 30); }
+
+// Bytes of an even share, as checkpoints are divided by ranks in published figures.
+uint64_t PerRank(uint64_t bytes, int64_t tp) {
+  const auto ranks = static_cast<uint64_t>(tp);
+  return bytes / ranks + (bytes % ranks != 0);
+}
+
+Json TotalsJson(const Totals& totals, int64_t tp) {
+  Json json = Json::object();
+  json["count"] = totals.count;
+  json["parameters"] = totals.parameters;
+  json["bytes"] = totals.bytes;
+  json["gib"] = Gib(totals.bytes);
+  json["bytes_per_rank"] = PerRank(totals.bytes, tp);
+  return json;
 }
 
 void PrintJson(const Inventory& inventory, const Summary& summary, int64_t tp) {
@@ -182,10 +230,12 @@ void PrintJson(const Inventory& inventory, const Summary& summary, int64_t tp) {
     Json item = Json::object();
     item["kind"] = row.kind;
     item["format"] = row.format;
-    item.update(TotalsJson(row.totals));
+    item.update(TotalsJson(row.totals, tp));
     json["tensors"].push_back(std::move(item));
   }
-  json["total"] = TotalsJson(summary.all);
+  json["total"] = TotalsJson(summary.all, tp);
+  json["replicated_bytes"] = summary.replicated.bytes;
+  json["next_token"] = TotalsJson(summary.next_token, tp);
   fmt::print("{}\n", DumpJson(json, 2));
 }
 
@@ -197,17 +247,25 @@ void PrintTable(const Inventory& inventory, const Summary& summary, int64_t tp) 
     fmt::print("  {:<24} {}\n", key,
                value.is_string() ? value.get<std::string>() : DumpJson(value));
   }
-  fmt::print("\n  {:<12} {:<8} {:>8} {:>16} {:>18}", "kind", "format", "tensors", "elements",
-             "bytes");
+  fmt::print("\n  {:<14} {:<12} {:>8} {:>16} {:>18} {:>10}", "kind", "format", "tensors",
+             "parameters", "bytes", "GiB");
   if (tp > 1) fmt::print(" {:>18}", fmt::format("bytes/rank, tp {}", tp));
   fmt::print("\n");
   const auto line = [&](const std::string& kind, const std::string& format, const Totals& t) {
-    fmt::print("  {:<12} {:<8} {:>8} {:>16} {:>18}", kind, format, t.count, t.elements, t.bytes);
-    if (tp > 1) fmt::print(" {:>18}", t.bytes_per_rank);
+    fmt::print("  {:<14} {:<12} {:>8} {:>16} {:>18} {:>10.2f}", kind, format, t.count, t.parameters,
+               t.bytes, Gib(t.bytes));
+    if (tp > 1) fmt::print(" {:>18}", PerRank(t.bytes, tp));
     fmt::print("\n");
   };
   for (const Summary::Row& row : summary.rows) line(row.kind, row.format, row.totals);
   line("total", "", summary.all);
+  if (summary.next_token.count > 0) line("of next-token layers", "", summary.next_token);
+  if (tp > 1) {
+    fmt::print(
+        "\n  {} bytes ({:.2f} GiB) are not split by tensor parallelism: each rank would "
+        "hold them whole.\n",
+        summary.replicated.bytes, Gib(summary.replicated.bytes));
+  }
 }
 
 }  // namespace
@@ -216,6 +274,7 @@ int InspectCommand(const std::vector<std::string>& args) {
   std::string path;
   int64_t tp = 1;
   bool as_json = false;
+  std::string recipe_name;
   OptionTable table("tern inspect",
                     "What is in a checkpoint, or what a bare config.json asks for: tensors by kind "
                     "and format, their bytes, and the bytes of one rank.");
@@ -223,6 +282,12 @@ int InspectCommand(const std::vector<std::string>& args) {
       .Positional()
       .Required();
   table.Add("--tp", &tp, "N", "ranks of tensor parallelism to count bytes for").Range(1, 4096);
+  table
+      .Add("--recipe", &recipe_name, "NAME",
+           "count the tensors of the config, stored so: bf16, fp8 (128x128 blocks), kimi or int4 "
+           "(routed experts in INT4 groups of 32), config (what its quantization_config says); "
+           "default: the files, and config where there are none")
+      .Choices({"config", "bf16", "fp8", "int4", "kimi"});
   table.Add("--json", &as_json, "", "print one JSON object");
   const Result<ParseOutcome> outcome = table.Parse(args);
   if (!outcome.ok()) {
@@ -233,12 +298,21 @@ int InspectCommand(const std::vector<std::string>& args) {
 
   // A folder with a config and no weights is a bare config as well.
   std::string config = path;
-  if (IsDirectory(path) && !FileExists(path + "/model.safetensors") &&
-      !FileExists(path + "/model.safetensors.index.json")) {
+  if (IsDirectory(path) &&
+      (!recipe_name.empty() || (!FileExists(path + "/model.safetensors") &&
+                                !FileExists(path + "/model.safetensors.index.json")))) {
     config = path + "/config.json";
   }
-  const Result<Inventory> inventory =
-      config.ends_with(".json") ? InventoryOfConfig(config, tp) : InventoryOfCheckpoint(path, tp);
+  if (!recipe_name.empty() && !config.ends_with(".json")) {
+    fmt::print(stderr, "tern inspect: --recipe needs a folder or a config.json, {} is neither\n",
+               path);
+    return 2;
+  }
+  const WeightRecipe recipe =
+      recipe_name.empty() ? WeightRecipe::kConfig : *WeightRecipeNamed(recipe_name);
+  const Result<Inventory> inventory = config.ends_with(".json")
+                                          ? InventoryOfConfig(config, tp, recipe)
+                                          : InventoryOfCheckpoint(path, tp);
   if (!inventory.ok()) {
     fmt::print(stderr, "tern inspect: {}\n", inventory.status().message());
     return 1;

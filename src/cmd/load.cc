@@ -10,6 +10,7 @@
 #include "base/json.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/gguf_tokenizer.h"
+#include "text/byte_alphabet.h"
 
 namespace tern {
 namespace {
@@ -95,6 +96,19 @@ Result<std::shared_ptr<const Tokenizer>> LoadTokenizer(const std::string& path) 
   if (!FileExists(path)) return NotFound(fmt::format("cannot open {}: no such file", path));
   return InvalidArgument(
       fmt::format("{} is no tokenizer: give a folder, FILE.gguf, FILE.json or FILE.model", path));
+}
+
+Result<std::shared_ptr<const Tokenizer>> LoadDummyTokenizer(const std::string& path) {
+  const std::string folder = IsDirectory(path) ? path : FolderOf(path);
+  for (const char* name : {"/tokenizer.json", "/tiktoken.model"}) {
+    if (FileExists(folder + name)) return LoadTokenizer(folder + name);
+  }
+  TokenizerSpec spec;
+  for (int byte = 0; byte < 256; ++byte) {
+    spec.vocab.push_back(EncodeByteAlphabet(std::string(1, static_cast<char>(byte))));
+  }
+  spec.pre_tokenizer = "gpt2";
+  return Tokenizer::FromSpec(std::move(spec));
 }
 
 namespace {

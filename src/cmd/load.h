@@ -15,6 +15,10 @@ namespace tern {
 // FILE.json (tokenizer.json) or FILE.model (tiktoken). Errors name the file and field.
 Result<std::shared_ptr<const Tokenizer>> LoadTokenizer(const std::string& path);
 
+// For a model of made-up weights: the tokenizer beside its config.json, else one whose 256 tokens
+// are the bytes.
+Result<std::shared_ptr<const Tokenizer>> LoadDummyTokenizer(const std::string& path);
+
 // The template's source: DIR/chat_template.jinja, or the `chat_template` of
 // tokenizer_config.json, or GGUF's tokenizer.chat_template. kNotFound when there is none.
 Result<std::string> LoadChatTemplateSource(const std::string& model_path);

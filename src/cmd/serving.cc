@@ -64,6 +64,17 @@ void DeclareModelOptions(OptionTable& table, ModelOptions& o) {
       .Alias("--model")
       .Group("Model");
   table
+      .Add("--load-format", &o.load_format, "NAME",
+           "what the checkpoint is; dummy: made-up weights for DIR/config.json or FILE.json")
+      .Choices({"auto", "safetensors", "gguf", "dummy"})
+      .Group("Model");
+  table
+      .Add("--dummy-recipe", &o.dummy_recipe, "NAME",
+           "format of made-up weights: bf16, fp8, int4 (routed experts only), or what the config's "
+           "quantization_config says")
+      .Choices({"config", "bf16", "fp8", "int4"})
+      .Group("Model");
+  table
       .Add("--chat-template", &o.chat_template, "FILE",
            "Jinja chat template to use instead of the model's own")
       .Group("Model");
@@ -153,7 +164,9 @@ Status Serving::Load() {
   served.max_choices = options_.engine.max_queued_requests;
   served.kv_cache_format = KvFormatName(options_.engine.kv_format);
   TERN_RETURN_IF_ERROR(LoadText(&served));
-  TERN_ASSIGN_OR_RETURN(served.sampling, SamplingDefaultsOf(options_));
+  if (!IsDummy()) {
+    TERN_ASSIGN_OR_RETURN(served.sampling, SamplingDefaultsOf(options_));
+  }
   TERN_RETURN_IF_ERROR(StartEngine(&served));
   TERN_LOG(kInfo, "loaded {} in {:.1f} s", options_.model_path,
            static_cast<double>(SystemClock().NowUs() - start_us) * 1e-6);
@@ -170,7 +183,10 @@ Status Serving::ChooseKvFormat() {
 }
 
 Status Serving::LoadText(ServedModel* served) const {
-  TERN_ASSIGN_OR_RETURN(served->tokenizer, LoadTokenizer(options_.model_path));
+  Result<std::shared_ptr<const Tokenizer>> tokenizer =
+      IsDummy() ? LoadDummyTokenizer(options_.model_path) : LoadTokenizer(options_.model_path);
+  if (!tokenizer.ok()) return tokenizer.status();
+  served->tokenizer = std::move(tokenizer).value();
   served->bos_token = TextOf(*served->tokenizer, served->tokenizer->bos());
   served->eos_token = TextOf(*served->tokenizer, served->tokenizer->eos());
   const bool own = options_.chat_template.empty();
@@ -199,6 +215,8 @@ Status Serving::StartEngine(ServedModel* served) {
   TERN_LOG(kInfo, "{} threads, {} kernels, {}", threads, ops_->isa(), CpuName());
 
   LoadOptions load;
+  TERN_ASSIGN_OR_RETURN(load.format, LoadFormatNamed(options_.load_format));
+  TERN_ASSIGN_OR_RETURN(load.dummy_recipe, WeightRecipeNamed(options_.dummy_recipe));
   int64_t logged_us = SystemClock().NowUs();
   load.progress = [&logged_us](uint64_t done_bytes, uint64_t total_bytes) {
     const int64_t now_us = SystemClock().NowUs();

@@ -23,6 +23,8 @@ struct ModelOptions {
   std::string model_path;
   std::string served_model_name;  // empty: model_path
   std::string chat_template;      // a file; empty: the model's own
+  std::string load_format = "auto";
+  std::string dummy_recipe = "config";
   std::string kv_cache_dtype = "auto";
   std::string sampling_defaults = "model";
   int64_t threads = 0;  // 0: all that this process may use
@@ -51,6 +53,7 @@ class Serving {
  private:
   // Sets the KV cache's format, and logs which one --kv-cache-dtype came to, and why.
   Status ChooseKvFormat();
+  bool IsDummy() const { return options_.load_format == "dummy"; }
   Status LoadText(ServedModel* served) const;
   Status StartEngine(ServedModel* served);
 

@@ -1,6 +1,6 @@
 // IsaTable: one instruction-set level's kernels, as plain functions. Each runs on the calling
 // thread over the range it is given; threads, memory and argument checks are the drivers' affair
-// (ops.cc, matmul.cc, attention.cc). The ref level (kernels/ref) is the specification of every
+// (the .cc files of this folder). The ref level (kernels/ref) is the specification of every
 // entry. Thread: tables are constants; entries may run at the same time on disjoint outputs.
 #pragma once
 
@@ -19,37 +19,59 @@ struct MatMulArgs {
   int format = 0;                     // PackFormat of kernels/cpu/layout.h
   const std::byte* weight = nullptr;  // packed panels
   int64_t n = 0, k = 0;
-  const float* x = nullptr;  // [rows, k]
+  const float* x = nullptr;  // [rows, k], rows x_stride apart
+  int64_t x_stride = 0;
   // Set when the level has bf16_activations and the format is not kPackF32: x rounded to BF16
-  // [rows, x_bf16_stride], zero from k to the next even index, and its sums over each 32 columns
+  // [rows, x_bf16_stride], zero from k to the next multiple of 4, and its sums over each 32 columns
   // [rows, ceil(k / 32)].
   const uint16_t* x_bf16 = nullptr;
   int64_t x_bf16_stride = 0;
   const float* x_sums = nullptr;
   const float* bias = nullptr;  // [n] or null
-  float* out = nullptr;         // [rows, n]
+  float* out = nullptr;         // [rows, n], rows out_stride apart
+  int64_t out_stride = 0;
 };
 
-// One layer of one sequence, as grouped-query attention reads it.
+// One layer of one sequence as attention reads it. Grouped-query attention has a K and a V row per
+// position, each of kv_heads heads. Latent attention (absorbed) has one row, shared by all heads,
+// whose first value_dim numbers are also the value.
 struct AttentionArgs {
   KvFormat format = KvFormat::kBf16;
   std::byte* const* pages = nullptr;  // position p lies in pages[p / page_tokens]
   int64_t page_tokens = 0;
   int64_t k_offset_bytes = 0, v_offset_bytes = 0;  // of a page's first K and V row
-  int64_t heads = 0, kv_heads = 0, head_dim = 0;
+  int64_t k_row = 0, v_row = 0;                    // numbers of a K and V row, all heads together
+  int64_t heads = 0;                               // of a row of q and out
+  int64_t key_dim = 0, value_dim = 0;              // per head
   float scale = 1.0f;
+  // Whether a level with BF16 products may round queries and softmax weights to BF16 where rows
+  // are.
+  bool bf16_products = false;
+  // Sparse attention: the positions to attend, ascending; null: all.
+  const int32_t* positions = nullptr;
+  int64_t selected = 0;
 };
 
-// Softmax state of one query over some positions: the weighted sum of values [head_dim], then at
+// The queries of a call: heads [first_head, first_head + heads), which share KV head kv_head, of
+// `rows` consecutive rows, the first at first_position. Query number i is row i / heads, head
+// first_head + i % heads. REQUIRES: one row where positions are selected.
+struct AttentionBlock {
+  int64_t first_position = 0, rows = 0;
+  int64_t first_head = 0, heads = 0, kv_head = 0;
+};
+
+// Softmax state of one query over some positions: the weighted sum of values [value_dim], then at
 // AttentionMaxIndex the largest score, then the sum of exp(score - largest). A query without
 // positions has largest = -inf and sum = 0.
-inline constexpr int64_t AttentionMaxIndex(int64_t head_dim) { return (head_dim + 15) / 16 * 16; }
-inline constexpr int64_t AttentionStateFloats(int64_t head_dim) {
-  return AttentionMaxIndex(head_dim) + 16;
+inline constexpr int64_t AttentionMaxIndex(int64_t value_dim) { return (value_dim + 15) / 16 * 16; }
+inline constexpr int64_t AttentionStateFloats(int64_t value_dim) {
+  return AttentionMaxIndex(value_dim) + 16;
 }
-// Workspace of attention_chunk: a tile of keys, and each query's scores.
-inline constexpr int64_t AttentionWorkspaceFloats(int64_t queries, int64_t head_dim) {
-  return AttentionMaxIndex(head_dim) * 32 + queries * kAttentionChunk;
+// Workspace of attention_chunk and index_scores: a tile of keys, each query's scores, and queries
+// rounded to BF16.
+inline constexpr int64_t AttentionWorkspaceFloats(int64_t queries, int64_t key_dim) {
+  return AttentionMaxIndex(key_dim) * 32 + queries * kAttentionChunk +
+         queries * AttentionMaxIndex(key_dim) / 2;
 }
 
 struct IsaTable {
@@ -66,22 +88,29 @@ struct IsaTable {
 
   void (*rms_norm)(const float* x, int64_t rows, int64_t columns, const float* weight, float eps,
                    float* y);
+  void (*layer_norm)(const float* x, int64_t rows, int64_t columns, const float* weight,
+                     const float* bias, float eps, float* y);
   void (*rope)(float* x, int64_t rows, int64_t heads, int64_t head_dim, int64_t rotary_dims,
                bool interleaved, const float* cos, const float* sin);
   void (*silu_mul)(const float* gate, const float* up, int64_t n, float* out);
   void (*add)(float* x, const float* y, int64_t n);
 
-  // States [rows * heads / kv_heads] of `rows` consecutive rows, the first at first_position, for
-  // one KV head over the positions [256 * chunk, 256 * (chunk + 1)) that each row may see.
-  // q: the first row of [rows, heads, head_dim]. State number: row * (heads / kv_heads) + head.
-  void (*attention_chunk)(const AttentionArgs& args, const float* q, int64_t first_position,
-                          int64_t rows, int64_t kv_head, int64_t chunk, float* workspace,
-                          float* states);
+  // States of the block's queries over chunk number `chunk`: the positions (or the entries of
+  // args.positions) [256 * chunk, 256 * (chunk + 1)) that each row may see.
+  // q: the block's first row of [rows, args.heads, key_dim].
+  void (*attention_chunk)(const AttentionArgs& args, const AttentionBlock& block, const float* q,
+                          int64_t chunk, float* workspace, float* states);
   // Folds the states of the next chunk into those of all chunks before it.
-  void (*attention_merge)(int64_t queries, int64_t head_dim, const float* next, float* states);
-  // out = weighted values / sum. out: the first row of [rows, heads, head_dim].
-  void (*attention_finish)(const AttentionArgs& args, const float* states, int64_t rows,
-                           int64_t kv_head, float* out);
+  void (*attention_merge)(int64_t queries, int64_t value_dim, const float* next, float* states);
+  // out = weighted values / sum. out: the block's first row of [rows, args.heads, value_dim].
+  void (*attention_finish)(const AttentionArgs& args, const AttentionBlock& block,
+                           const float* states, float* out);
+  // scores[r * scores_stride + p] = sum_h w[r, h] * relu(q[r, h] . k[p] * scale) for positions p of
+  // chunk number `chunk` that the block's last row may see, the first at scores[0]; K rows are the
+  // indexer's keys. q: [rows, heads, key_dim], w: [rows, heads], all heads of the block's rows.
+  void (*index_scores)(const AttentionArgs& args, const AttentionBlock& block, const float* q,
+                       const float* w, int64_t chunk, float* workspace, float* scores,
+                       int64_t scores_stride);
 
   // The largest number, -inf when there is none; NaN loses.
   float (*largest)(const float* x, int64_t n);

@@ -13,8 +13,8 @@ enum class KvFormat : uint32_t { kF32 = 0, kBf16 = 1, kFp8E4m3 = 2, kFp8Tiled = 
 // One layer's slab: where it lies in every page and how its rows are stored.
 struct KvSlab {
   KvFormat format = KvFormat::kBf16;
-  int64_t page_tokens = 64;    // P
-  int64_t offset_bytes = 0;    // from the page's first byte
+  int64_t page_tokens = 64;              // P
+  int64_t offset_bytes = 0;              // from the page's first byte
   float k_scale = 1.0f, v_scale = 1.0f;  // kFp8E4m3 only
 };
 

@@ -1,25 +1,17 @@
-// Driver of matrix products: rounds the shared input once, then spreads (panel range, row block)
-// tasks of all targets over the pool. No task size changes a result's bits.
+// Driver of matrix products: rounds each distinct input once, then spreads (panel range, row block)
+// tasks of all products over the pool. No task size changes a result's bits.
 #include <algorithm>
+#include <map>
+#include <tuple>
 
 #include "base/check.h"
 #include "kernels/cpu/layout.h"
 #include "kernels/isa_table.h"
 #include "kernels/ops.h"
+#include "kernels/packed_access.h"
 #include "kernels/scratch.h"
 
 namespace tern {
-
-// Kernels-internal access to a packed matrix.
-struct PackedAccess {
-  static MatMulArgs ArgsOf(const PackedMatrix& matrix) {
-    return {.format = matrix.format_,
-            .weight = matrix.data_.data(),
-            .n = matrix.rows_,
-            .k = matrix.columns_};
-  }
-};
-
 namespace {
 
 // Rows that share one pass over a range of panels: enough to hide the weights' way from memory,
@@ -28,80 +20,154 @@ constexpr int64_t kRowsPerTask = 64;
 // Products per task: some microseconds of work at one row.
 constexpr int64_t kProductsPerTask = 1 << 16;
 
-struct Target {
+int64_t RowBlocks(int64_t rows) { return (rows + kRowsPerTask - 1) / kRowsPerTask; }
+
+// One product: [rows, k] by a weight.
+struct Product {
   MatMulArgs args;
-  int64_t panels_per_task, tasks;  // tasks: panel ranges x row blocks
+  int64_t rows = 0;
+  int64_t panels_per_task = 0;
+  int64_t first_task = 0;  // tasks (panel range, row block) of all products before this one
 };
 
 // A multiple of four where there is work enough: kernels keep up to four panels in flight.
-int64_t PanelsPerTask(const MatMulArgs& args, int64_t rows, int threads) {
-  const int64_t products = std::max<int64_t>(args.k * kPanelRows * rows, 1);
+int64_t PanelsPerTask(const Product& product, int64_t all_panels, int threads) {
+  const int64_t rows = std::min(product.rows, kRowsPerTask);
+  const int64_t products = std::max<int64_t>(product.args.k * kPanelRows * rows, 1);
   const int64_t panels = std::max<int64_t>(kProductsPerTask / products, 1);
-  const int64_t share = PanelsOf(args.n) / (2 * threads);
+  const int64_t share = all_panels / (2 * threads);
   if (share >= 4) return (panels + 3) / 4 * 4;
   return share >= 2 ? 2 : 1;
+}
+
+// The rows of one distinct input, rounded to BF16.
+struct RoundedInput {
+  const float* x;
+  int64_t x_stride, k, rows;
+  int64_t first_row;            // of all inputs
+  int64_t offset, sums_offset;  // in the scratch
+  // The stride is no power of two: rows of a tile would share a cache set.
+  int64_t stride() const { return (k + 31) / 32 * 32 + 32; }
+  int64_t groups() const { return (k + 31) / 32; }
+};
+
+// Item `at` of the one whose range [first, next first) holds it.
+template <typename T>
+const T& ItemAt(const std::vector<T>& items, int64_t at, int64_t T::*first) {
+  return *(std::upper_bound(items.begin(), items.end(), at,
+                            [first](int64_t value, const T& item) { return value < item.*first; }) -
+           1);
+}
+
+// Points each product that takes BF16 activations at its input, rounded once however many share it.
+void RoundInputs(const IsaTable& table, ThreadPool& pool, std::vector<uint16_t>& x_bf16,
+                 std::vector<float>& x_sums, std::vector<Product>& products) {
+  std::vector<RoundedInput> inputs;
+  std::vector<int64_t> input_of(products.size(), -1);
+  std::map<std::tuple<const float*, int64_t, int64_t, int64_t>, int64_t> known;
+  int64_t rows = 0, numbers = 0, sums = 0;
+  for (size_t i = 0; i < products.size(); ++i) {
+    const Product& product = products[i];
+    const MatMulArgs& args = product.args;
+    if (args.format == kPackF32) continue;
+    const auto [at, is_new] = known.try_emplace({args.x, args.x_stride, args.k, product.rows},
+                                                static_cast<int64_t>(inputs.size()));
+    input_of[i] = at->second;
+    if (!is_new) continue;
+    inputs.push_back({args.x, args.x_stride, args.k, product.rows, rows, numbers, sums});
+    rows += product.rows;
+    numbers += product.rows * inputs.back().stride();
+    sums += product.rows * inputs.back().groups();
+  }
+  if (inputs.empty()) return;
+  uint16_t* rounded = Grow(x_bf16, numbers);
+  float* group_sums = Grow(x_sums, sums);
+  const auto round_rows = [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const RoundedInput& input = ItemAt(inputs, i, &RoundedInput::first_row);
+      const int64_t row = i - input.first_row;
+      table.round_row(input.x + row * input.x_stride, input.k, (input.k + 3) / 4 * 4,
+                      rounded + input.offset + row * input.stride(),
+                      group_sums + input.sums_offset + row * input.groups());
+    }
+  };
+  if (numbers < kProductsPerTask) {
+    round_rows(0, rows);
+  } else {
+    const int64_t grain = std::max<int64_t>(kProductsPerTask / 2 / (numbers / rows), 1);
+    pool.ParallelFor((rows + grain - 1) / grain, [&](int64_t chunk, int) {
+      round_rows(chunk * grain, std::min(rows, (chunk + 1) * grain));
+    });
+  }
+  for (size_t i = 0; i < products.size(); ++i) {
+    if (input_of[i] < 0) continue;
+    const RoundedInput& input = inputs[static_cast<size_t>(input_of[i])];
+    products[i].args.x_bf16 = rounded + input.offset;
+    products[i].args.x_bf16_stride = input.stride();
+    products[i].args.x_sums = group_sums + input.sums_offset;
+  }
+}
+
+void Run(const IsaTable& table, ThreadPool& pool, std::vector<Product>& products) {
+  int64_t all_panels = 0, tasks = 0;
+  for (const Product& product : products) all_panels += PanelsOf(product.args.n);
+  for (Product& product : products) {
+    product.panels_per_task = PanelsPerTask(product, all_panels, pool.threads());
+    product.first_task = tasks;
+    tasks += (PanelsOf(product.args.n) + product.panels_per_task - 1) / product.panels_per_task *
+             RowBlocks(product.rows);
+  }
+  pool.ParallelFor(tasks, [&](int64_t task, int) {
+    const Product& product = ItemAt(products, task, &Product::first_task);
+    // Row blocks of one panel range are neighbours: they find its weights in a shared cache.
+    const int64_t row_blocks = RowBlocks(product.rows);
+    const int64_t panel = (task - product.first_task) / row_blocks * product.panels_per_task;
+    const int64_t row = (task - product.first_task) % row_blocks * kRowsPerTask;
+    table.matmul(product.args, panel,
+                 std::min(panel + product.panels_per_task, PanelsOf(product.args.n)), row,
+                 std::min(row + kRowsPerTask, product.rows));
+  });
 }
 
 }  // namespace
 
 void Ops::MatMul(const float* x, int64_t rows, std::span<const MatMulTarget> targets) const {
   if (rows == 0 || targets.empty()) return;
-  const int64_t k = targets[0].weight->columns();
-  const int64_t row_blocks = (rows + kRowsPerTask - 1) / kRowsPerTask;
-  std::vector<Target> plan;
-  plan.reserve(targets.size());
-  bool round = false;
-  int64_t tasks = 0;
+  std::vector<Product> products;
+  products.reserve(targets.size());
   for (const MatMulTarget& target : targets) {
-    TERN_CHECK(target.weight->columns() == k);
+    TERN_CHECK(target.weight->columns() == targets[0].weight->columns());
     MatMulArgs args = PackedAccess::ArgsOf(*target.weight);
     args.x = x;
+    args.x_stride = args.k;
     args.bias = target.bias;
     args.out = target.out;
-    round |= table_.bf16_activations && args.format != kPackF32;
-    const int64_t panels = PanelsPerTask(args, std::min(rows, kRowsPerTask), pool_.threads());
-    const int64_t target_tasks = (PanelsOf(args.n) + panels - 1) / panels * row_blocks;
-    plan.push_back({args, panels, target_tasks});
-    tasks += target_tasks;
+    args.out_stride = args.n;
+    products.push_back({.args = args, .rows = rows});
   }
-
-  if (round) {
-    // The stride is no power of two: rows of a tile would share a cache set.
-    const int64_t stride = (k + 31) / 32 * 32 + 32, groups = (k + 31) / 32;
-    scratch_->x_bf16.resize(static_cast<size_t>(rows * stride));
-    scratch_->x_sums.resize(static_cast<size_t>(rows * groups));
-    uint16_t* x_bf16 = scratch_->x_bf16.data();
-    float* x_sums = scratch_->x_sums.data();
-    const auto round_rows = [&](int64_t begin, int64_t end) {
-      for (int64_t row = begin; row < end; ++row) {
-        table_.round_row(x + row * k, k, k + k % 2, x_bf16 + row * stride, x_sums + row * groups);
-      }
-    };
-    if (rows * k < kProductsPerTask) {
-      round_rows(0, rows);
-    } else {
-      const int64_t grain = std::max<int64_t>(kProductsPerTask / 2 / std::max<int64_t>(k, 1), 1);
-      pool_.ParallelFor((rows + grain - 1) / grain, [&](int64_t chunk, int) {
-        round_rows(chunk * grain, std::min(rows, (chunk + 1) * grain));
-      });
-    }
-    for (Target& target : plan) {
-      target.args.x_bf16 = x_bf16;
-      target.args.x_bf16_stride = stride;
-      target.args.x_sums = x_sums;
-    }
+  if (table_.bf16_activations) {
+    RoundInputs(table_, pool_, scratch_->x_bf16, scratch_->x_sums, products);
   }
+  Run(table_, pool_, products);
+}
 
-  pool_.ParallelFor(tasks, [&](int64_t task, int) {
-    const Target* target = plan.data();
-    while (task >= target->tasks) task -= (target++)->tasks;
-    // Row blocks of one panel range are neighbours: they find its weights in a shared cache.
-    const int64_t panel = task / row_blocks * target->panels_per_task;
-    const int64_t row = task % row_blocks * kRowsPerTask;
-    table_.matmul(target->args, panel,
-                  std::min(panel + target->panels_per_task, PanelsOf(target->args.n)), row,
-                  std::min(row + kRowsPerTask, rows));
-  });
+void Ops::MatMul(std::span<const MatMulGroup> groups) const {
+  std::vector<Product> products;
+  products.reserve(groups.size());
+  for (const MatMulGroup& group : groups) {
+    if (group.rows == 0 || group.weight->rows() == 0) continue;
+    MatMulArgs args = PackedAccess::ArgsOf(*group.weight);
+    args.x = group.x;
+    args.x_stride = group.x_stride;
+    args.out = group.out;
+    args.out_stride = group.out_stride;
+    products.push_back({.args = args, .rows = group.rows});
+  }
+  if (products.empty()) return;
+  if (table_.bf16_activations) {
+    RoundInputs(table_, pool_, scratch_->x_bf16, scratch_->x_sums, products);
+  }
+  Run(table_, pool_, products);
 }
 
 }  // namespace tern

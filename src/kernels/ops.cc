@@ -1,17 +1,12 @@
-// Ops: creation, packing and the row-wise operations. Products are in matmul.cc, attention in
-// attention.cc.
+// Ops: creation and the row-wise operations. Packing is in pack.cc, products are in matmul.cc,
+// attention in attention.cc and mla.cc, the indexer in indexer.cc.
 #include "kernels/ops.h"
-
-#include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
 
-#include "base/check.h"
-#include "kernels/cpu/pack.h"
 #include "kernels/dispatch.h"
 #include "kernels/isa_table.h"
-#include "kernels/ref/dequantize.h"
 #include "kernels/scratch.h"
 
 namespace tern {
@@ -45,58 +40,21 @@ Ops::~Ops() = default;
 
 const char* Ops::isa() const { return table_.name; }
 
-Result<PackedMatrix> Ops::Pack(const TensorView& weight, Precision precision) const {
-  const DTypeInfo& info = InfoOf(weight.dtype);
-  if (!IsWeightType(weight.dtype)) {
-    return InvalidArgument(fmt::format("can't multiply by a weight of type {}", info.name));
-  }
-  if (weight.shape.rank() != 2) {
-    return InvalidArgument(
-        fmt::format("a weight matrix has two dimensions, not {}", weight.shape.ToString()));
-  }
-  const int64_t n = weight.shape[0], k = weight.shape[1];
-  if (k % info.block_elements != 0) {
-    return InvalidArgument(fmt::format("{} columns are no multiple of {}'s block of {}", k,
-                                       info.name, info.block_elements));
-  }
-  const auto elements = weight.shape.elements();
-  const auto bytes = elements ? StorageBytes(weight.dtype, static_cast<uint64_t>(*elements))
-                              : std::optional<uint64_t>();
-  if (!bytes || *bytes != weight.bytes.size()) {
-    return InvalidArgument(fmt::format("a {} weight {} does not have {} bytes", info.name,
-                                       weight.shape.ToString(), weight.bytes.size()));
-  }
-  PackedMatrix matrix;
-  matrix.rows_ = n;
-  matrix.columns_ = k;
-  const PackFormat format = PackFormatOf(weight.dtype, precision);
-  matrix.format_ = format;
-  if (n == 0 || k == 0) return matrix;
-  const int64_t panels = PanelsOf(n), stride = PanelLayoutOf(format, k).stride;
-  matrix.data_ = Buffer(static_cast<size_t>(panels * stride));
-  if (matrix.data_.data() == nullptr) {
-    return ResourceExhausted(fmt::format("no memory to pack a weight {} ({} bytes)",
-                                         weight.shape.ToString(), panels * stride));
-  }
-  std::byte* packed = matrix.data_.data();
-  ForRanges(pool_, panels, 65536 / stride,
-            [&](int64_t begin, int64_t end) { PackPanels(weight, format, begin, end, packed); });
-  return matrix;
-}
-
-void Ops::DequantizeRow(const TensorView& tensor, int64_t index, float* out) const {
-  const DTypeInfo& info = InfoOf(tensor.dtype);
-  const int64_t columns = tensor.shape[tensor.shape.rank() - 1];
-  const int64_t row_bytes = columns / info.block_elements * info.block_bytes;
-  DequantizeBlocks(tensor.dtype, tensor.bytes.data() + index * row_bytes, columns, out);
-}
-
 void Ops::RmsNorm(const float* x, int64_t rows, int64_t columns, const float* weight, float eps,
                   float* y) const {
   ForRanges(pool_, rows, kElementsPerChunk / std::max<int64_t>(columns, 1),
             [&](int64_t begin, int64_t end) {
               table_.rms_norm(x + begin * columns, end - begin, columns, weight, eps,
                               y + begin * columns);
+            });
+}
+
+void Ops::LayerNorm(const float* x, int64_t rows, int64_t columns, const float* weight,
+                    const float* bias, float eps, float* y) const {
+  ForRanges(pool_, rows, kElementsPerChunk / std::max<int64_t>(columns, 1),
+            [&](int64_t begin, int64_t end) {
+              table_.layer_norm(x + begin * columns, end - begin, columns, weight, bias, eps,
+                                y + begin * columns);
             });
 }
 

@@ -18,6 +18,7 @@
 #include "base/result.h"
 #include "base/thread_pool.h"
 #include "kernels/kv_slab.h"
+#include "kernels/weight_view.h"
 #include "tensor/tensor.h"
 
 namespace tern {
@@ -46,10 +47,11 @@ class PackedMatrix {
   Buffer data_;
 };
 
-// One product of a group that shares its input: out[r, n] = sum_k x[r, k] * weight[n, k] (+ bias[n]).
+// One product of a group that shares its input: out[r, n] = sum_k x[r, k] * weight[n, k] (+
+// bias[n]).
 struct MatMulTarget {
   const PackedMatrix* weight;
-  float* out;              // [rows, weight->rows()]
+  float* out;                   // [rows, weight->rows()]
   const float* bias = nullptr;  // [weight->rows()]
 };
 
@@ -59,6 +61,36 @@ enum class RopeStyle { kHalfSplit, kInterleaved };
 struct GqaShape {
   int64_t heads = 0, kv_heads = 0, head_dim = 0;
   float scale = 1.0f;  // of q.k before the softmax
+};
+
+// Multi-head latent attention (docs/architecture of DeepSeek-V2/V3). A cached row is
+// [latent | rope]: the normed latent, then one rotated key shared by all heads.
+struct MlaShape {
+  int64_t heads = 0, latent = 0, rope = 0;  // row: latent + rope numbers
+  int64_t nope = 0, value = 0;              // per head: key part without rotation, value
+  float scale = 1.0f;                       // of q.k before the softmax
+};
+
+// The cached positions that one row attends, ascending, where attention is sparse (DSA).
+struct RowSelection {
+  const int32_t* positions = nullptr;
+  int64_t count = 0;  // 0 with null positions: all up to the row's own
+};
+
+// The DSA indexer: I(t, s) = sum_h w[t, h] * relu(q[t, h] . k[s] * scale).
+struct IndexerShape {
+  int64_t heads = 0, dim = 0, top_k = 0;
+  float scale = 1.0f;  // dim^-0.5
+};
+
+// One product of a batch in which every member has an input of its own (experts, heads):
+// out[r, n] = sum_k x[r, k] * weight[n, k], rows at the given strides (in floats).
+struct MatMulGroup {
+  const PackedMatrix* weight = nullptr;
+  const float* x = nullptr;
+  int64_t x_stride = 0, rows = 0;
+  float* out = nullptr;
+  int64_t out_stride = 0;
 };
 
 class Ops {
@@ -79,6 +111,16 @@ class Ops {
   // Rounds nothing: row `index` of an unpacked [n, columns] tensor as float32 (embedding lookup).
   // REQUIRES: 0 <= index < n.
   void DequantizeRow(const TensorView& tensor, int64_t index, float* out) const;
+
+  // As Pack and DequantizeRow above, for weights stored with scales. FP8 and INT4 stay in their
+  // format in production (resident <= 1.12x of the checkpoint's bytes). Errors: kInvalidArgument
+  // (types, shapes and sizes that weight_view.h does not allow; a scale that is not finite, an FP8
+  // weight that is NaN), kResourceExhausted.
+  Result<PackedMatrix> Pack(const WeightView& weight, Precision precision) const;
+  void DequantizeRow(const WeightView& weight, int64_t index, float* out) const;
+
+  // Every group has its own input; one parallel region. Groups with 0 rows are skipped.
+  void MatMul(std::span<const MatMulGroup> groups) const;
 
   // All targets share x [rows, columns]; one parallel region.
   void MatMul(const float* x, int64_t rows, std::span<const MatMulTarget> targets) const;
@@ -103,6 +145,39 @@ class Ops {
   // q, out: [rows, heads, head_dim].
   void GqaAttention(const GqaShape& shape, const KvSlab& slab, std::span<const KvRun> runs,
                     const float* q, float* out) const;
+
+  // LayerNorm with weight and bias, per row of `columns` (the indexer's k_norm). x may equal y.
+  void LayerNorm(const float* x, int64_t rows, int64_t columns, const float* weight,
+                 const float* bias, float eps, float* y) const;
+
+  // latent: [rows, latent], rope: [rows, rope]. As GqaWrite.
+  void MlaWrite(const MlaShape& shape, const KvSlab& slab, std::span<const KvRun> runs,
+                const float* latent, const float* rope) const;
+  // In both forms, levels with BF16 products round queries, expanded keys and values and softmax
+  // weights to BF16 where the rows are BF16.
+  // Absorbed form. q: [rows, heads, latent + rope] (q_nope times W_UK, then the rotated part);
+  // out: [rows, heads, latent]. `selections`: empty, or one per row of the batch; a row with a
+  // selection attends those positions, cut at every 256 of them.
+  void MlaDecodeAttention(const MlaShape& shape, const KvSlab& slab, std::span<const KvRun> runs,
+                          const float* q, std::span<const RowSelection> selections,
+                          float* out) const;
+  // Expanded form: keys and values of each 256 cached positions are expanded by kv_b
+  // [heads * (nope + value), latent] as they are needed. q: [rows, heads, nope + rope];
+  // out: [rows, heads, value]. Rows of `runs` only; dense. Memory: 256 expanded positions, and the
+  // softmax states of as many rows as fit 64 MiB.
+  void MlaPrefillAttention(const MlaShape& shape, const KvSlab& slab, std::span<const KvRun> runs,
+                           const PackedMatrix& kv_b, const float* q, float* out) const;
+
+  // k: [rows, dim]. Writes indexer keys as GqaWrite does, into the layer's index slab
+  // (PageFormat::index_slab).
+  void IndexerWrite(const IndexerShape& shape, const KvSlab& slab, std::span<const KvRun> runs,
+                    const float* k) const;
+  // For each row with more than top_k positions: the top_k positions of I, ascending, into
+  // positions [rows, top_k] (lowest index wins a tie), and selections[row]; other rows get an
+  // empty selection. q: [rows, heads, dim], w: [rows, heads].
+  void IndexerSelect(const IndexerShape& shape, const KvSlab& slab, std::span<const KvRun> runs,
+                     const float* q, const float* w, int32_t* positions,
+                     RowSelection* selections) const;
 
   // Index of the largest of n numbers; the lowest index wins a tie, -0.0 equals 0.0, NaN loses.
   int64_t ArgMax(const float* x, int64_t n) const;

@@ -9,13 +9,22 @@
 
 namespace tern {
 
+// `count` numbers of memory that is kept. Contents are whatever was there: resize alone would clear
+// what a smaller call has cut off.
+template <typename T>
+T* Grow(std::vector<T>& memory, int64_t count) {
+  if (memory.size() < static_cast<size_t>(count)) memory.resize(static_cast<size_t>(count));
+  return memory.data();
+}
+
 struct Ops::Scratch {
   // Activations of a MatMul, rounded to BF16 once for all targets, and their group sums.
   std::vector<uint16_t> x_bf16;
   std::vector<float> x_sums;
-  // Attention: per worker, a kernel's workspace and one block's states.
+  // Attention: per worker, a kernel's workspace and one block's states. The expanded form: all of
+  // its memory (mla.cc).
   std::vector<float> workspaces;
-  // Attention of few blocks: the states of every (chunk, KV head).
+  // Attention of few blocks: the states of every (chunk, head group). The indexer: its scores.
   std::vector<float> unit_states;
 };
 

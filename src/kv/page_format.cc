@@ -38,6 +38,9 @@ class CheckedSize {
 // Numbers of one token's row in one layer: keys and values, or latent and rope.
 Result<int64_t> RowNumbers(const KvLayerSpec& spec, int64_t layer) {
   const bool gqa = spec.kind == KvLayerSpec::Kind::kGqa;
+  if (spec.index_dim < 0) {
+    return InvalidArgument(fmt::format("KV layer {}: index_dim is negative", layer));
+  }
   if (gqa ? spec.kv_heads < 1 || spec.head_dim < 1 : spec.latent < 1 || spec.rope < 0) {
     return InvalidArgument(fmt::format("KV layer {}: sizes must be positive", layer));
   }
@@ -77,7 +80,6 @@ Result<PageFormat> PageFormat::Make(std::span<const KvLayerSpec> layers, KvForma
     if (format == KvFormat::kFp8DsMla && spec.kind != KvLayerSpec::Kind::kMla) {
       return InvalidArgument("KV format fp8_ds_mla holds latent attention only, not grouped-query");
     }
-    if (spec.index_dim != 0) return Unimplemented("KV pages with indexer keys are not built yet");
   }
   if (format != KvFormat::kF32 && format != KvFormat::kBf16) {
     return Unimplemented(fmt::format("KV format {} is not built yet", KvFormatName(format)));
@@ -89,13 +91,22 @@ Result<PageFormat> PageFormat::Make(std::span<const KvLayerSpec> layers, KvForma
   result.page_tokens_ = page_tokens;
   CheckedSize page(sizeof(PageHeader));
   CheckedSize token(0);
+  bool fits = true;
   for (const KvLayerSpec& spec : layers) {
     TERN_ASSIGN_OR_RETURN(const int64_t numbers, RowNumbers(spec, result.layers()));
-    const CheckedSize row = CheckedSize(numbers).Times(number_bytes);
-    const CheckedSize slab = CheckedSize(row).Times(page_tokens).AlignUp();
-    result.slabs_.push_back(
-        {.format = format, .page_tokens = page_tokens, .offset_bytes = page.value()});
-    if (!slab.ok() || !page.Plus(slab.value()).ok() || !token.Plus(row.value()).ok()) {
+    // A slab of [page_tokens] rows of `row_numbers` at the page's end so far.
+    const auto append = [&](int64_t row_numbers) {
+      const KvSlab slab{.format = format, .page_tokens = page_tokens, .offset_bytes = page.value()};
+      const CheckedSize row = CheckedSize(row_numbers).Times(number_bytes);
+      const CheckedSize bytes = CheckedSize(row).Times(page_tokens).AlignUp();
+      if (row.ok()) token.Plus(row.value());
+      if (bytes.ok()) page.Plus(bytes.value());
+      fits = fits && row.ok() && bytes.ok() && token.ok() && page.ok();
+      return slab;
+    };
+    result.slabs_.push_back(append(numbers));
+    result.index_slabs_.push_back(spec.index_dim > 0 ? append(spec.index_dim) : KvSlab{});
+    if (!fits) {
       return InvalidArgument(fmt::format("KV layer {}: page size overflows", result.layers() - 1));
     }
   }

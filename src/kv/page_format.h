@@ -1,5 +1,6 @@
 // PageFormat: the byte layout of a KV page. A page holds `page_tokens` tokens of every layer and is
-// contiguous: a 64-byte header, then one slab per layer, each 64-byte aligned.
+// contiguous: a 64-byte header, then per layer a slab and, where it has an indexer, a slab of its
+// keys, each 64-byte aligned.
 // docs/formats/kv_page.md is the specification. Thread: immutable values.
 #pragma once
 
@@ -27,7 +28,7 @@ struct KvLayerSpec {
   enum class Kind { kGqa, kMla } kind = Kind::kGqa;
   int64_t kv_heads = 0, head_dim = 0;  // kGqa: [P][K heads x dim], then [P][V heads x dim]
   int64_t latent = 0, rope = 0;        // kMla: [P][latent + rope]
-  int64_t index_dim = 0;               // DSA indexer key, 0: none
+  int64_t index_dim = 0;               // DSA indexer key, a slab of its own; 0: none
 };
 
 // The name in --kv-cache-dtype: "bf16".
@@ -35,7 +36,7 @@ const char* KvFormatName(KvFormat format);
 
 class PageFormat {
  public:
-  // Errors: kUnimplemented (fp8 formats and indexer keys, until they are built); kInvalidArgument
+  // Errors: kUnimplemented (fp8 formats, until they are built); kInvalidArgument
   // (page_tokens not a power of two in [1, 1024], no layers, sizes that overflow, a row format that
   // the layer kind can't have).
   static Result<PageFormat> Make(std::span<const KvLayerSpec> layers, KvFormat format,
@@ -49,11 +50,15 @@ class PageFormat {
   int64_t layers() const { return static_cast<int64_t>(slabs_.size()); }
   // The slab of one layer, as kernels take it.
   const KvSlab& slab(int64_t layer) const { return slabs_[static_cast<size_t>(layer)]; }
+  // The layer's indexer keys, [page_tokens][index_dim]. REQUIRES: the layer's spec has index_dim >
+  // 0.
+  const KvSlab& index_slab(int64_t layer) const { return index_slabs_[static_cast<size_t>(layer)]; }
 
  private:
   KvFormat format_ = KvFormat::kBf16;
   int64_t page_tokens_ = 0, page_bytes_ = 0, bytes_per_token_ = 0;
   std::vector<KvSlab> slabs_;
+  std::vector<KvSlab> index_slabs_;  // offset 0 where a layer has none
 };
 
 }  // namespace tern

@@ -52,6 +52,54 @@ TEST(PageFormat, SlabsAreAlignedTo64Bytes) {
   EXPECT_EQ(format->bytes_per_token(), 12 + 10 + 12);
 }
 
+// GLM-5.2 (facts/models.md 4.4): 78 layers of 1152 bytes, 21 of them with an indexer key of 128
+// numbers, 256 bytes in BF16.
+TEST(PageFormat, IndexerKeysAreASlabOfTheirOwnBehindTheLayers) {
+  std::vector<KvLayerSpec> layers(78, Mla(512, 64));
+  for (size_t i = 0; i < 21; ++i) layers[3 * i + 1].index_dim = 128;
+  const auto format = PageFormat::Make(layers, KvFormat::kBf16, 64);
+  ASSERT_TRUE(format.ok()) << format.status().ToString();
+  EXPECT_EQ(format->bytes_per_token(), 89856 + 21 * 256);
+  EXPECT_EQ(format->page_bytes(), 64 + 64 * (89856 + 21 * 256));
+  EXPECT_EQ(format->slab(1).offset_bytes, 64 + 64 * 1152);
+  EXPECT_EQ(format->index_slab(1).offset_bytes, 64 + 2 * 64 * 1152);
+  EXPECT_EQ(format->index_slab(1).page_tokens, 64);
+  EXPECT_EQ(format->index_slab(1).format, KvFormat::kBf16);
+  EXPECT_EQ(format->slab(2).offset_bytes, 64 + 2 * 64 * 1152 + 64 * 256);
+  EXPECT_EQ(PageFormat::Make(layers, KvFormat::kF32, 64)->bytes_per_token(),
+            2 * (89856 + 21 * 256));
+}
+
+TEST(PageFormat, IndexSlabsAreAlignedAndTheirSizesChecked) {
+  KvLayerSpec layer = Mla(5, 3);
+  layer.index_dim = 3;
+  std::vector<KvLayerSpec> layers = {layer, layer};
+  const auto format = PageFormat::Make(layers, KvFormat::kF32, 2);
+  ASSERT_TRUE(format.ok());
+  EXPECT_EQ(format->slab(0).offset_bytes, 64);         // 2 x 8 x 4 = 64 bytes
+  EXPECT_EQ(format->index_slab(0).offset_bytes, 128);  // 2 x 3 x 4 = 24 bytes
+  EXPECT_EQ(format->slab(1).offset_bytes, 192);
+  EXPECT_EQ(format->index_slab(1).offset_bytes, 256);
+  EXPECT_EQ(format->page_bytes(), 320);
+  for (const int64_t bad : {int64_t{-1}, std::numeric_limits<int64_t>::max() / 2}) {
+    layers[1].index_dim = bad;
+    const Status status = PageFormat::Make(layers, KvFormat::kF32, 2).status();
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+    EXPECT_NE(status.message().find("layer 1"), std::string::npos) << status.message();
+  }
+}
+
+// The worked example of docs/formats/kv_page.md.
+TEST(PageFormat, WorkedExampleOfTheSpecification) {
+  std::vector<KvLayerSpec> layers = {Gqa(1, 3), Gqa(1, 3)};
+  EXPECT_EQ(PageFormat::Make(layers, KvFormat::kBf16, 1)->page_bytes(), 192);
+  layers[0].index_dim = 5;
+  const auto format = PageFormat::Make(layers, KvFormat::kBf16, 1);
+  EXPECT_EQ(format->index_slab(0).offset_bytes, 128);
+  EXPECT_EQ(format->slab(1).offset_bytes, 192);
+  EXPECT_EQ(format->page_bytes(), 256);
+}
+
 TEST(PageFormat, RefusesBadSizes) {
   const std::vector<KvLayerSpec> layers = {Gqa(1, 8)};
   for (const int64_t tokens : {0, -1, 3, 48, 2048, std::numeric_limits<int>::min()}) {

@@ -63,10 +63,6 @@ Result<LlamaShape> ShapeOf(const ModelConfig& config) {
   return shape;
 }
 
-std::string LayerName(int64_t layer, const char* name) {
-  return fmt::format("model.layers.{}.{}", layer, name);
-}
-
 struct LlamaLayer {
   std::vector<float> input_norm, post_attention_norm;
   std::vector<float> q_norm, k_norm;  // qk_norm only

@@ -2,8 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <iterator>
 #include <utility>
 
+#include "base/file.h"
+#include "models/deepseek_v3.h"
+#include "models/glm4_moe.h"
+#include "models/glm_moe_dsa.h"
 #include "models/llama.h"
 
 namespace tern {
@@ -19,6 +24,12 @@ constexpr Architecture kArchitectures[] = {
     {"LlamaForCausalLM", LoadLlama, LlamaTensorList},
     {"Qwen2ForCausalLM", LoadLlama, LlamaTensorList},
     {"Qwen3ForCausalLM", LoadLlama, LlamaTensorList},
+    {"DeepseekV3ForCausalLM", LoadDeepseekV3, DeepseekV3TensorList},
+    {"KimiK25ForConditionalGeneration", LoadDeepseekV3, DeepseekV3TensorList},
+    {"Glm4MoeLiteForCausalLM", LoadDeepseekV3, DeepseekV3TensorList},
+    {"GlmMoeDsaForCausalLM", LoadGlmMoeDsa, GlmMoeDsaTensorList},
+    {"DeepseekV32ForCausalLM", LoadGlmMoeDsa, GlmMoeDsaTensorList},
+    {"Glm4MoeForCausalLM", LoadGlm4Moe, Glm4MoeTensorList},
 };
 
 Result<const Architecture*> FindArchitecture(const ModelConfig& config) {
@@ -31,11 +42,48 @@ Result<const Architecture*> FindArchitecture(const ModelConfig& config) {
                                    config.architecture, known));
 }
 
+Result<std::unique_ptr<Checkpoint>> MakeDummy(const std::string& path, WeightRecipe recipe) {
+  TERN_ASSIGN_OR_RETURN(ModelConfig config,
+                        LoadModelConfig(IsDirectory(path) ? path + "/config.json" : path));
+  TERN_ASSIGN_OR_RETURN(const std::vector<TensorSpec> specs, TensorList(config));
+  // The recipe decides, whatever the config says of published weights.
+  std::vector<DummyTensor> tensors;
+  for (const TensorSpec& spec : specs) {
+    if (spec.next_token) continue;
+    TERN_ASSIGN_OR_RETURN(RecipeWeight weight, StoredAs(spec, config, recipe));
+    std::move(weight.tensors.begin(), weight.tensors.end(), std::back_inserter(tensors));
+  }
+  if (recipe != WeightRecipe::kConfig) config.quantization = {};
+  return Checkpoint::Dummy(std::move(config), tensors);
+}
+
+Result<std::unique_ptr<Checkpoint>> OpenCheckpoint(const std::string& path,
+                                                   const LoadOptions& options) {
+  if (options.format == LoadFormat::kDummy) return MakeDummy(path, options.dummy_recipe);
+  TERN_ASSIGN_OR_RETURN(auto checkpoint, Checkpoint::Open(path));
+  const bool gguf = checkpoint->format() == CheckpointFormat::kGguf;
+  if ((options.format == LoadFormat::kGguf && !gguf) ||
+      (options.format == LoadFormat::kSafetensors && gguf)) {
+    return InvalidArgument(
+        fmt::format("{} is no {} checkpoint", path, gguf ? "safetensors" : "GGUF"));
+  }
+  return checkpoint;
+}
+
 }  // namespace
+
+Result<LoadFormat> LoadFormatNamed(const std::string& name) {
+  if (name == "auto") return LoadFormat::kAuto;
+  if (name == "safetensors") return LoadFormat::kSafetensors;
+  if (name == "gguf") return LoadFormat::kGguf;
+  if (name == "dummy") return LoadFormat::kDummy;
+  return InvalidArgument(
+      fmt::format("'{}' is no load format (auto, safetensors, gguf and dummy are)", name));
+}
 
 Result<std::unique_ptr<Model>> LoadModel(const std::string& path, Ops& ops,
                                          const LoadOptions& options) {
-  TERN_ASSIGN_OR_RETURN(auto checkpoint, Checkpoint::Open(path));
+  TERN_ASSIGN_OR_RETURN(auto checkpoint, OpenCheckpoint(path, options));
   TERN_ASSIGN_OR_RETURN(const Architecture* architecture, FindArchitecture(checkpoint->config()));
   return architecture->load(std::move(checkpoint), ops, options);
 }
@@ -43,22 +91,6 @@ Result<std::unique_ptr<Model>> LoadModel(const std::string& path, Ops& ops,
 Result<std::vector<TensorSpec>> TensorList(const ModelConfig& config) {
   TERN_ASSIGN_OR_RETURN(const Architecture* architecture, FindArchitecture(config));
   return architecture->tensor_list(config);
-}
-
-std::string_view TensorKindName(TensorKind kind) {
-  switch (kind) {
-    case TensorKind::kEmbedding:
-      return "embedding";
-    case TensorKind::kHead:
-      return "head";
-    case TensorKind::kNorm:
-      return "norm";
-    case TensorKind::kAttention:
-      return "attention";
-    case TensorKind::kMlp:
-      return "mlp";
-  }
-  return "unknown";
 }
 
 }  // namespace tern

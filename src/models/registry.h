@@ -13,10 +13,22 @@
 #include "kernels/ops.h"
 #include "models/model.h"
 #include "models/tensor_list.h"
+#include "models/weight_recipe.h"
 
 namespace tern {
 
+enum class LoadFormat {
+  kAuto,  // what the files are
+  kSafetensors,
+  kGguf,
+  kDummy,  // made-up weights for the config.json at the path, or in the folder there
+};
+// "auto", "safetensors", "gguf", "dummy". Errors: kInvalidArgument.
+Result<LoadFormat> LoadFormatNamed(const std::string& name);
+
 struct LoadOptions {
+  LoadFormat format = LoadFormat::kAuto;
+  WeightRecipe dummy_recipe = WeightRecipe::kConfig;
   Precision precision = Precision::kProduction;
   // Called after each packed matrix with bytes of the checkpoint read so far and in all.
   std::function<void(uint64_t done_bytes, uint64_t total_bytes)> progress;

@@ -37,6 +37,40 @@ TEST(RopeTest, Llama3BandsOfLlama31) {
   }
 }
 
+TEST(RopeTest, YarnOfKimi) {
+  // Base 50000, 64 dimensions, factor 64, original context 4096: computed apart from this code.
+  struct Expected {
+    size_t pair;
+    double fast32, fast1;  // beta_fast 32 (K2.5, K2.6) and 1 (K2-Thinking)
+  };
+  const Expected kExpected[] = {{0, 1.0, 1.0},
+                                {1, 7.131111e-1, 7.131111e-1},
+                                {8, 6.687403e-2, 6.687403e-2},
+                                {12, 1.161916e-2, 1.729363e-2},
+                                {16, 1.537297e-3, 4.472136e-3},
+                                {19, 1.583750e-4, 1.621760e-3},
+                                {20, 1.807023e-5, 1.807023e-5},
+                                {31, 4.382206e-7, 4.382206e-7}};
+  RopeConfig config{.type = "yarn",
+                    .theta = 50000,
+                    .factor = 64,
+                    .original_max_position_embeddings = 4096,
+                    .mscale = 1.0,
+                    .mscale_all_dim = 1.0};
+  for (const double beta_fast : {32.0, 1.0}) {
+    config.beta_fast = beta_fast;
+    const auto rope = RotaryEmbedding::Make(config, 64, {}, "c.json");
+    ASSERT_TRUE(rope.ok()) << rope.status().message();
+    EXPECT_EQ(rope->attention_factor(), 1.0);
+    for (const Expected& e : kExpected) {
+      const double expected = beta_fast == 32.0 ? e.fast32 : e.fast1;
+      EXPECT_NEAR(rope->frequencies()[e.pair] / expected, 1.0, 1e-6) << e.pair;
+    }
+  }
+  EXPECT_NEAR(YarnMscale(64, 1), 1.4158883, 1e-7);
+  EXPECT_NEAR(YarnMscale(32, 1), 1.3465736, 1e-7);
+}
+
 TEST(RopeTest, DefaultLinearAndDivisors) {
   const auto plain = RotaryEmbedding::Make({.theta = 10000}, 4, {}, "c.json");
   ASSERT_TRUE(plain.ok());

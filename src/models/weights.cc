@@ -8,22 +8,6 @@
 namespace tern {
 namespace {
 
-bool IsFloat(DType dtype) {
-  switch (dtype) {
-    case DType::kF32:
-    case DType::kF16:
-    case DType::kBF16:
-    case DType::kQ4_0:
-    case DType::kQ4_1:
-    case DType::kQ8_0:
-    case DType::kQ4_K:
-    case DType::kQ6_K:
-      return true;
-    default:
-      return false;
-  }
-}
-
 // Where row `row` of Hugging Face's order lies among interleaved rows. Within a head, the
 // converter moved row h*(d/2) + i (half h, pair i) to 2*i + h.
 int64_t InterleavedRow(int64_t row, int64_t head_dim) {
@@ -44,46 +28,92 @@ WeightLoader::WeightLoader(const Checkpoint& checkpoint, Ops& ops, const LoadOpt
 Result<const CheckpointTensor*> WeightLoader::RequireWeight(const std::string& name,
                                                             const Shape& shape) {
   TERN_ASSIGN_OR_RETURN(const CheckpointTensor* tensor, checkpoint_.Require(name, shape));
-  if (IsFloat(tensor->view.dtype)) return tensor;
+  if (IsPlainWeight(tensor->view.dtype)) return tensor;
   return InvalidArgument(fmt::format("{}: tensor '{}' has type {}, which is no weight",
-                                     tensor->file->path(), tensor->stored_name,
+                                     tensor->path(), tensor->stored_name,
                                      InfoOf(tensor->view.dtype).name));
 }
 
-Result<PackedMatrix> WeightLoader::Pack(const CheckpointTensor& tensor, const TensorView& view) {
-  Result<PackedMatrix> packed = ops_.Pack(view, options_.precision);
+void WeightLoader::CountDone(uint64_t stored_bytes) {
+  done_bytes_ += stored_bytes;
+  if (options_.progress) options_.progress(done_bytes_, total_bytes_);
+}
+
+Result<PackedMatrix> WeightLoader::Pack(const StoredWeight& stored, const WeightView& view,
+                                        Precision precision) {
+  TERN_RETURN_IF_ERROR(CheckScales(stored));
+  Result<PackedMatrix> packed = view.scheme == WeightView::Scheme::kPlain
+                                    ? ops_.Pack(view.data, precision)
+                                    : ops_.Pack(view, precision);
   if (!packed.ok()) {
     return packed.status().WithContext(
-        fmt::format("{}: tensor '{}'", tensor.file->path(), tensor.stored_name));
+        fmt::format("{}: tensor '{}'", stored.data().path(), stored.data().stored_name));
   }
-  checkpoint_.Release(tensor);
+  for (const CheckpointTensor* tensor : stored.tensors) {
+    if (tensor != nullptr) checkpoint_.Release(*tensor);
+  }
   resident_bytes_ += packed->size_bytes();
-  done_bytes_ += tensor.view.bytes.size();
-  if (options_.progress) options_.progress(done_bytes_, total_bytes_);
+  CountDone(stored.stored_bytes());
   return packed;
 }
 
 Result<PackedMatrix> WeightLoader::Matrix(const std::string& name, int64_t rows, int64_t columns) {
-  TERN_ASSIGN_OR_RETURN(const CheckpointTensor* tensor, RequireWeight(name, Shape{rows, columns}));
-  return Pack(*tensor, tensor->view);
+  TERN_ASSIGN_OR_RETURN(const StoredWeight stored, FindWeight(checkpoint_, name, rows, columns));
+  return Pack(stored, stored.view, options_.precision);
+}
+
+Result<PackedMatrix> WeightLoader::Float32Matrix(const std::string& name, int64_t rows,
+                                                 int64_t columns) {
+  TERN_ASSIGN_OR_RETURN(const StoredWeight stored, FindWeight(checkpoint_, name, rows, columns));
+  return Pack(stored, stored.view, Precision::kReference);
+}
+
+Result<std::vector<float>> WeightLoader::Values(const std::string& name, int64_t rows,
+                                                int64_t columns) {
+  TERN_ASSIGN_OR_RETURN(const StoredWeight stored, FindWeight(checkpoint_, name, rows, columns));
+  TERN_RETURN_IF_ERROR(CheckScales(stored));
+  std::vector<float> values(static_cast<size_t>(rows * columns));
+  for (int64_t row = 0; row < rows; ++row) {
+    float* out = values.data() + row * columns;
+    if (stored.view.scheme == WeightView::Scheme::kPlain) {
+      ops_.DequantizeRow(stored.view.data, row, out);
+    } else {
+      ops_.DequantizeRow(stored.view, row, out);
+    }
+  }
+  return values;
+}
+
+Result<PackedMatrix> WeightLoader::PackValues(const std::string& name, const float* values,
+                                              int64_t rows, int64_t columns) {
+  const TensorView view = {
+      .dtype = DType::kF32,
+      .shape = Shape{rows, columns},
+      .bytes = std::as_bytes(std::span(values, static_cast<size_t>(rows * columns)))};
+  Result<PackedMatrix> packed = ops_.Pack(view, options_.precision);
+  if (!packed.ok()) {
+    return packed.status().WithContext(fmt::format("{}: {}", checkpoint_.path(), name));
+  }
+  resident_bytes_ += packed->size_bytes();
+  return packed;
 }
 
 Result<PackedMatrix> WeightLoader::RotaryMatrix(const std::string& name, int64_t heads,
                                                 int64_t head_dim, int64_t columns) {
   const int64_t rows = heads * head_dim;
   if (!checkpoint_.rotary_rows_interleaved()) return Matrix(name, rows, columns);
-  TERN_ASSIGN_OR_RETURN(const CheckpointTensor* tensor, RequireWeight(name, Shape{rows, columns}));
-  std::vector<std::byte> ordered(tensor->view.bytes.size());
+  TERN_ASSIGN_OR_RETURN(const StoredWeight stored, FindWeight(checkpoint_, name, rows, columns));
+  const std::span<const std::byte> bytes = stored.view.data.bytes;  // GGUF: plain
+  std::vector<std::byte> ordered(bytes.size());
   const size_t row_bytes = ordered.size() / static_cast<size_t>(rows);
   for (int64_t row = 0; row < rows; ++row) {
-    std::memcpy(
-        ordered.data() + static_cast<size_t>(row) * row_bytes,
-        tensor->view.bytes.data() + static_cast<size_t>(InterleavedRow(row, head_dim)) * row_bytes,
-        row_bytes);
+    std::memcpy(ordered.data() + static_cast<size_t>(row) * row_bytes,
+                bytes.data() + static_cast<size_t>(InterleavedRow(row, head_dim)) * row_bytes,
+                row_bytes);
   }
-  TensorView view = tensor->view;
-  view.bytes = ordered;
-  return Pack(*tensor, view);
+  WeightView view = stored.view;
+  view.data.bytes = ordered;
+  return Pack(stored, view, options_.precision);
 }
 
 Result<TensorView> WeightLoader::LookupTable(const std::string& name, int64_t rows,

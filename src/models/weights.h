@@ -10,6 +10,7 @@
 #include "checkpoint/checkpoint.h"
 #include "kernels/ops.h"
 #include "models/registry.h"
+#include "models/stored_weight.h"
 
 namespace tern {
 
@@ -17,8 +18,18 @@ class WeightLoader {
  public:
   WeightLoader(const Checkpoint& checkpoint, Ops& ops, const LoadOptions& options);
 
-  // A [rows, columns] matrix, packed.
+  const Checkpoint& checkpoint() const { return checkpoint_; }
+  Precision precision() const { return options_.precision; }
+
+  // A [rows, columns] matrix, packed, in the format that it is stored in.
   Result<PackedMatrix> Matrix(const std::string& name, int64_t rows, int64_t columns);
+  // The same, multiplied in float32 whatever the precision (routers).
+  Result<PackedMatrix> Float32Matrix(const std::string& name, int64_t rows, int64_t columns);
+  // The values of a [rows, columns] matrix as float32, row by row; nothing becomes resident.
+  Result<std::vector<float>> Values(const std::string& name, int64_t rows, int64_t columns);
+  // Packs `rows` x `columns` values that were made from stored ones (BF16 in production).
+  Result<PackedMatrix> PackValues(const std::string& name, const float* values, int64_t rows,
+                                  int64_t columns);
   // The same of q_proj or k_proj. Rows stored for interleaved rotary pairs are put back into
   // Hugging Face's order, so that KV rows are alike whatever file a model came from.
   Result<PackedMatrix> RotaryMatrix(const std::string& name, int64_t heads, int64_t head_dim,
@@ -36,7 +47,10 @@ class WeightLoader {
  private:
   // Checkpoint::Require, and the tensor is of a float or block type.
   Result<const CheckpointTensor*> RequireWeight(const std::string& name, const Shape& shape);
-  Result<PackedMatrix> Pack(const CheckpointTensor& tensor, const TensorView& view);
+  // Packs `view`, which holds what `stored` names.
+  Result<PackedMatrix> Pack(const StoredWeight& stored, const WeightView& view,
+                            Precision precision);
+  void CountDone(uint64_t stored_bytes);
 
   const Checkpoint& checkpoint_;
   Ops& ops_;

@@ -1,4 +1,5 @@
-// Grouped-query attention over one chunk of positions, written once over Vec.
+// Attention over one chunk of positions, and the indexer's scores of it, written once over Vec.
+// Latent attention is the case of one KV head whose value is the first part of its key.
 //
 // Keys of 32 positions are transposed so that lanes are positions: every query of the block (rows x
 // heads that share the KV head) then adds its products in the order of dimensions. Values are read
@@ -34,15 +35,24 @@ struct Bf16Rows {
   }
 };
 
-// Row pointers of `count` positions from `begin`.
+// Pointers to a KV head's part of `count` rows, `head_numbers` at head `kv_head` of rows of `row`
+// numbers: those of positions from `begin` on, or of the selected positions from entry `begin` on.
 template <typename Rows>
-void RowPointers(const AttentionArgs& args, int64_t offset_bytes, int64_t kv_head, int64_t begin,
-                 int64_t count, const std::byte** rows) {
-  const int64_t row_bytes = args.kv_heads * args.head_dim * Rows::kBytes;
+void RowPointers(const AttentionArgs& args, int64_t offset_bytes, int64_t row, int64_t head_numbers,
+                 int64_t kv_head, int64_t begin, int64_t count, const std::byte** rows) {
+  const int64_t row_bytes = row * Rows::kBytes;
+  const int64_t offset = offset_bytes + kv_head * head_numbers * Rows::kBytes;
+  if (args.positions != nullptr) {
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t position = args.positions[begin + i];
+      rows[i] = args.pages[position / args.page_tokens] + offset +
+                position % args.page_tokens * row_bytes;
+    }
+    return;
+  }
   int64_t page = begin / args.page_tokens, slot = begin % args.page_tokens;
   for (int64_t i = 0; i < count; ++i) {
-    rows[i] =
-        args.pages[page] + offset_bytes + slot * row_bytes + kv_head * args.head_dim * Rows::kBytes;
+    rows[i] = args.pages[page] + offset + slot * row_bytes;
     if (++slot == args.page_tokens) slot = 0, ++page;
   }
 }
@@ -74,7 +84,7 @@ void TransposeKeys(const std::byte* const* rows, int64_t count, int64_t head_dim
   }
 }
 
-// Query number i of a block: rows of all heads, `group` of which belong to the KV head.
+// Query number i of a block: rows of all heads, `group` of which belong to the block.
 struct QueryBlock {
   const float* first;
   int64_t group, head_dim, row_stride;
@@ -157,59 +167,69 @@ struct ValueBlock {
 
 // All dimensions of `queries` queries over positions [begin, end) of the chunk.
 template <typename Rows>
-void AddValues(const std::byte* const* rows, int64_t begin, int64_t end, int64_t head_dim,
+void AddValues(const std::byte* const* rows, int64_t begin, int64_t end, int64_t value_dim,
                int64_t queries, const float* weights, float* states) {
   if (begin >= end) return;
-  const int64_t stride = AttentionStateFloats(head_dim);
+  const int64_t stride = AttentionStateFloats(value_dim);
   int64_t d = 0;
-  for (; d + kValueVecs * kLanes <= head_dim; d += kValueVecs * kLanes) {
+  for (; d + kValueVecs * kLanes <= value_dim; d += kValueVecs * kLanes) {
     RunBlock<ValueBlock<Rows, kValueVecs>::template Queries, kValueQueries>(
         queries, rows, begin, end, d, weights, states, stride);
   }
-  for (; d + kLanes <= head_dim; d += kLanes) {
+  for (; d + kLanes <= value_dim; d += kLanes) {
     RunBlock<ValueBlock<Rows, 1>::template Queries, kValueQueries>(queries, rows, begin, end, d,
                                                                    weights, states, stride);
   }
-  if (d == head_dim) return;
+  if (d == value_dim) return;
   for (int64_t i = 0; i < queries; ++i) {
     Vec sum = Load(states + i * stride + d);
     for (int64_t j = begin; j < end; ++j) {
-      const Vec value = Rows::ReadPartial(rows[j], d, head_dim - d);
+      const Vec value = Rows::ReadPartial(rows[j], d, value_dim - d);
       sum = MulAdd(Set(weights[i * kAttentionChunk + j]), value, sum);
     }
     Store(states + i * stride + d, sum);
   }
 }
 
+// Scores of queries [0, queries) at stride kAttentionChunk for one tile of positions.
+[[maybe_unused]] inline void ScoreTile(const float* keys, QueryBlock block, int64_t queries,
+                                       float scale, float* scores) {
+  for (int64_t i = 0; i < queries; i += kScoreQueries) {
+    RunBlock<ScoreQueries, kScoreQueries>(queries - i, keys, block, i, scale, scores);
+  }
+}
+
+// Positions of a chunk that a row may see.
+[[maybe_unused]] inline int64_t SeenInChunk(const AttentionArgs& args, const AttentionBlock& block,
+                                            int64_t row, int64_t chunk) {
+  const int64_t seen = args.positions != nullptr ? args.selected : block.first_position + row + 1;
+  return MaxOf(0, MinOf(kAttentionChunk, seen - chunk * kAttentionChunk));
+}
+
 template <typename Rows>
-void AttentionChunkOf(const AttentionArgs& args, const float* q, int64_t first_position,
-                      int64_t rows, int64_t kv_head, int64_t chunk, float* workspace,
-                      float* states) {
-  const int64_t head_dim = args.head_dim, group = args.heads / args.kv_heads;
-  const int64_t queries = rows * group, stride = AttentionStateFloats(head_dim);
-  const int64_t max_index = AttentionMaxIndex(head_dim);
+void AttentionChunkOf(const AttentionArgs& args, const AttentionBlock& block, const float* q,
+                      int64_t chunk, float* workspace, float* states) {
+  const int64_t key_dim = args.key_dim, value_dim = args.value_dim;
+  const int64_t queries = block.rows * block.heads, stride = AttentionStateFloats(value_dim);
+  const int64_t max_index = AttentionMaxIndex(value_dim);
   const int64_t begin = chunk * kAttentionChunk;
-  const int64_t count = MaxOf(0, MinOf(kAttentionChunk, first_position + rows - begin));
+  const int64_t count = SeenInChunk(args, block, block.rows - 1, chunk);
   float* keys = workspace;
-  float* scores = workspace + max_index * kKeyTile;
+  float* scores = workspace + AttentionMaxIndex(key_dim) * kKeyTile;
   const std::byte* row[kAttentionChunk];
 
-  RowPointers<Rows>(args, args.k_offset_bytes, kv_head, begin, count, row);
-  const QueryBlock block{q + kv_head * group * head_dim, group, head_dim, args.heads * head_dim};
+  RowPointers<Rows>(args, args.k_offset_bytes, args.k_row, key_dim, block.kv_head, begin, count,
+                    row);
+  const QueryBlock query{q + block.first_head * key_dim, block.heads, key_dim,
+                         args.heads * key_dim};
   for (int64_t tile = 0; tile < count; tile += kKeyTile) {
     Prefetch(row, MinOf(tile + kKeyTile, count), MinOf(tile + 2 * kKeyTile, count), 0,
-             head_dim * Rows::kBytes);
-    TransposeKeys<Rows>(row + tile, MinOf(kKeyTile, count - tile), head_dim, keys);
-    for (int64_t i = 0; i < queries; i += kScoreQueries) {
-      RunBlock<ScoreQueries, kScoreQueries>(queries - i, static_cast<const float*>(keys), block, i,
-                                            args.scale, scores + tile);
-    }
+             key_dim * Rows::kBytes);
+    TransposeKeys<Rows>(row + tile, MinOf(kKeyTile, count - tile), key_dim, keys);
+    ScoreTile(keys, query, queries, args.scale, scores + tile);
   }
 
-  // Positions of the chunk that query i may see.
-  const auto limit = [&](int64_t i) {
-    return MaxOf(0, MinOf(kAttentionChunk, first_position + i / group + 1 - begin));
-  };
+  const auto limit = [&](int64_t i) { return SeenInChunk(args, block, i / block.heads, chunk); };
   for (int64_t i = 0; i < queries; ++i) {
     float* state = states + i * stride;
     __builtin_memset(state, 0, sizeof(float) * static_cast<size_t>(stride));
@@ -219,39 +239,38 @@ void AttentionChunkOf(const AttentionArgs& args, const float* q, int64_t first_p
     }
   }
 
-  RowPointers<Rows>(args, args.v_offset_bytes, kv_head, begin, count, row);
+  RowPointers<Rows>(args, args.v_offset_bytes, args.v_row, value_dim, block.kv_head, begin, count,
+                    row);
   for (int64_t i = 0; i < queries; i += kValueQueries) {
     const int64_t block_queries = MinOf(kValueQueries, queries - i);
     const int64_t common = limit(i);  // limits ascend with the row
-    AddValues<Rows>(row, 0, common, head_dim, block_queries, scores + i * kAttentionChunk,
+    AddValues<Rows>(row, 0, common, value_dim, block_queries, scores + i * kAttentionChunk,
                     states + i * stride);
     for (int64_t j = i + 1; j < i + block_queries; ++j) {
-      AddValues<Rows>(row, common, limit(j), head_dim, 1, scores + j * kAttentionChunk,
+      AddValues<Rows>(row, common, limit(j), value_dim, 1, scores + j * kAttentionChunk,
                       states + j * stride);
     }
   }
 }
 
-[[maybe_unused]] void AttentionChunk(const AttentionArgs& args, const float* q,
-                                     int64_t first_position, int64_t rows, int64_t kv_head,
-                                     int64_t chunk, float* workspace, float* states) {
+[[maybe_unused]] void AttentionChunk(const AttentionArgs& args, const AttentionBlock& block,
+                                     const float* q, int64_t chunk, float* workspace,
+                                     float* states) {
   switch (args.format) {
     case KvFormat::kF32:
-      return AttentionChunkOf<F32Rows>(args, q, first_position, rows, kv_head, chunk, workspace,
-                                       states);
+      return AttentionChunkOf<F32Rows>(args, block, q, chunk, workspace, states);
     case KvFormat::kBf16:
-      return AttentionChunkOf<Bf16Rows>(args, q, first_position, rows, kv_head, chunk, workspace,
-                                        states);
+      return AttentionChunkOf<Bf16Rows>(args, block, q, chunk, workspace, states);
     case KvFormat::kFp8E4m3:
     case KvFormat::kFp8Tiled:
     case KvFormat::kFp8DsMla:
-      __builtin_trap();  // the drivers refuse these (kernels/attention.cc)
+      __builtin_trap();  // the drivers refuse these (kernels/kv_rows.h)
   }
 }
 
-[[maybe_unused]] void AttentionMerge(int64_t queries, int64_t head_dim, const float* next,
+[[maybe_unused]] void AttentionMerge(int64_t queries, int64_t value_dim, const float* next,
                                      float* states) {
-  const int64_t max_index = AttentionMaxIndex(head_dim), stride = AttentionStateFloats(head_dim);
+  const int64_t max_index = AttentionMaxIndex(value_dim), stride = AttentionStateFloats(value_dim);
   for (int64_t i = 0; i < queries; ++i, next += stride, states += stride) {
     const float a = states[max_index], b = next[max_index];
     if (next[max_index + 1] == 0.0f && b == -__builtin_inff()) continue;  // saw no position
@@ -267,18 +286,61 @@ void AttentionChunkOf(const AttentionArgs& args, const float* q, int64_t first_p
   }
 }
 
-[[maybe_unused]] void AttentionFinish(const AttentionArgs& args, const float* states, int64_t rows,
-                                      int64_t kv_head, float* out) {
-  const int64_t head_dim = args.head_dim, group = args.heads / args.kv_heads;
-  const int64_t sum_index = AttentionMaxIndex(head_dim) + 1;
-  for (int64_t row = 0; row < rows; ++row) {
-    for (int64_t head = 0; head < group; ++head, states += AttentionStateFloats(head_dim)) {
-      float* target = out + (row * args.heads + kv_head * group + head) * head_dim;
+[[maybe_unused]] void AttentionFinish(const AttentionArgs& args, const AttentionBlock& block,
+                                      const float* states, float* out) {
+  const int64_t value_dim = args.value_dim;
+  const int64_t sum_index = AttentionMaxIndex(value_dim) + 1;
+  for (int64_t row = 0; row < block.rows; ++row) {
+    for (int64_t i = 0; i < block.heads; ++i, states += AttentionStateFloats(value_dim)) {
+      float* target = out + (row * args.heads + block.first_head + i) * value_dim;
       const Vec sum = Set(states[sum_index]);
-      for (int64_t d = 0; d < head_dim; d += kLanes) {
-        StorePartial(target + d, Div(Load(states + d), sum), head_dim - d);
+      for (int64_t d = 0; d < value_dim; d += kLanes) {
+        StorePartial(target + d, Div(Load(states + d), sum), value_dim - d);
       }
     }
+  }
+}
+
+// Per position: dots in the order of dimensions, then heads in order.
+template <typename Rows>
+void IndexScoresOf(const AttentionArgs& args, const AttentionBlock& block, const float* q,
+                   const float* w, int64_t chunk, float* workspace, float* scores,
+                   int64_t scores_stride) {
+  const int64_t heads = args.heads, dim = args.key_dim;
+  const int64_t count = SeenInChunk(args, block, block.rows - 1, chunk);
+  float* keys = workspace;
+  float* dots = workspace + AttentionMaxIndex(dim) * kKeyTile;
+  const std::byte* row[kAttentionChunk];
+  RowPointers<Rows>(args, args.k_offset_bytes, args.k_row, dim, 0, chunk * kAttentionChunk, count,
+                    row);
+  for (int64_t tile = 0; tile < count; tile += kKeyTile) {
+    const int64_t positions = MinOf(kKeyTile, count - tile);
+    TransposeKeys<Rows>(row + tile, positions, dim, keys);
+    for (int64_t r = 0; r < block.rows; ++r) {
+      ScoreTile(keys, QueryBlock{q + r * heads * dim, heads, dim, heads * dim}, heads, args.scale,
+                dots);
+      Vec sum[2] = {Zero(), Zero()};
+      for (int64_t head = 0; head < heads; ++head) {
+        const Vec weight = Set(w[r * heads + head]);
+        for (int half = 0; half < 2; ++half) {
+          const Vec dot = Load(dots + head * kAttentionChunk + half * kLanes);
+          sum[half] = MulAdd(weight, Max(dot, Zero()), sum[half]);
+        }
+      }
+      float* out = scores + r * scores_stride + tile;
+      StorePartial(out, sum[0], positions);
+      StorePartial(out + kLanes, sum[1], positions - kLanes);
+    }
+  }
+}
+
+[[maybe_unused]] void IndexScores(const AttentionArgs& args, const AttentionBlock& block,
+                                  const float* q, const float* w, int64_t chunk, float* workspace,
+                                  float* scores, int64_t scores_stride) {
+  if (args.format == KvFormat::kF32) {
+    IndexScoresOf<F32Rows>(args, block, q, w, chunk, workspace, scores, scores_stride);
+  } else {
+    IndexScoresOf<Bf16Rows>(args, block, q, w, chunk, workspace, scores, scores_stride);
   }
 }
 

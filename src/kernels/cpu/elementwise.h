@@ -50,6 +50,31 @@ namespace {
   }
 }
 
+// Lanes past the row's end are zero before the mean is subtracted, and again after.
+[[maybe_unused]] void LayerNorm(const float* x, int64_t rows, int64_t columns, const float* weight,
+                                const float* bias, float eps, float* y) {
+  const auto count = static_cast<float>(columns);
+  for (int64_t row = 0; row < rows; ++row, x += columns, y += columns) {
+    Vec sum = Zero(), squares = Zero();
+    for (int64_t i = 0; i < columns; i += kLanes) {
+      sum = Add(sum, LoadPartial(x + i, columns - i));
+    }
+    const Vec mean = Set(ReduceAdd(sum) / count);
+    for (int64_t i = 0; i < columns; i += kLanes) {
+      float lanes[kLanes];
+      Store(lanes, Sub(LoadPartial(x + i, columns - i), mean));
+      const Vec centered = LoadPartial(lanes, columns - i);
+      squares = MulAdd(centered, centered, squares);
+    }
+    const Vec inverse = Set(1.0f / __builtin_sqrtf(ReduceAdd(squares) / count + eps));
+    for (int64_t i = 0; i < columns; i += kLanes) {
+      const int64_t n = columns - i;
+      const Vec scaled = Mul(Sub(LoadPartial(x + i, n), mean), inverse);
+      StorePartial(y + i, MulAdd(scaled, LoadPartial(weight + i, n), LoadPartial(bias + i, n)), n);
+    }
+  }
+}
+
 [[maybe_unused]] void Rope(float* x, int64_t rows, int64_t heads, int64_t head_dim,
                            int64_t rotary_dims, bool interleaved, const float* cos,
                            const float* sin) {

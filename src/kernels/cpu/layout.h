@@ -20,8 +20,16 @@
 //     words 0 and 1 are the low four bits of columns 16b + 12 + parity and 16b + 14 + parity,
 //     whose two high bits are bits 12..13 and 14..15 of word 2.
 //
+//   kPackFp8   scales [ceil(k/128)] f32 d, one for all 16 rows   w = d * e4m3
+//     quants [2 * ceil(k/4)][16][2] e4m3, columns from k on zero
+//   kPackInt4 and up to 31 more (Int4Format): groups of 32, 64 or 128 columns
+//              super  [k/group][16] i8 z, absent when symmetric
+//              scales [k/group][16] bf16, f16 or f32 d           w = d * (q - 8 + z)
+//              quants as kPackQ4_0
+//
 // Bytes per weight equal the checkpoint's, except Q4_K: 148/144 (the 6-bit scales become bytes, so
-// that nothing is rounded). Padding: up to 15 rows, and up to 63 bytes per region and panel.
+// that nothing is rounded) and zero points (a byte, not a nibble: at most 1.04). Padding: up to 15
+// rows, and up to 63 bytes per region and panel.
 //
 // Included by ISA files: plain constants and internal linkage only (DESIGN rule 9).
 #pragma once
@@ -38,11 +46,30 @@ enum PackFormat : int {
   kPackQ8_0,
   kPackQ4_K,
   kPackQ6_K,
+  kPackFp8,
+  kPackInt4 = 64,  // plus the bits of Int4Format
 };
 
 namespace {
 
 constexpr int64_t kPanelRows = 16;
+constexpr int64_t kFp8Group = 128;  // columns that share a scale
+
+// The variants of kPackInt4.
+enum Int4Scale : int { kInt4Bf16, kInt4F16, kInt4F32 };
+struct Int4Format {
+  int64_t group;
+  Int4Scale scale;
+  bool zeros;
+};
+[[maybe_unused]] constexpr bool IsInt4(int format) { return format >= kPackInt4; }
+[[maybe_unused]] constexpr int PackInt4Of(const Int4Format& f) {
+  return kPackInt4 + (f.group == 32 ? 0 : f.group == 64 ? 1 : 2) + (f.scale << 2) + (f.zeros << 4);
+}
+[[maybe_unused]] constexpr Int4Format Int4FormatOf(int format) {
+  return {int64_t{32} << (format & 3), static_cast<Int4Scale>(format >> 2 & 3),
+          (format >> 4 & 1) != 0};
+}
 
 // Byte offsets of a panel's regions, and the panel's size.
 struct PanelLayout {
@@ -60,6 +87,12 @@ struct PanelLayout {
 
 // REQUIRES: k is a multiple of the format's block.
 [[maybe_unused]] constexpr PanelLayout PanelLayoutOf(int format, int64_t k) {
+  if (IsInt4(format)) {
+    const Int4Format f = Int4FormatOf(format);
+    const int64_t groups = k / f.group;
+    return MakePanelLayout(f.zeros ? groups * 16 : 0, groups * (f.scale == kInt4F32 ? 64 : 32),
+                           k / 8 * 64);
+  }
   switch (format) {
     case kPackF32:
       return MakePanelLayout(0, 0, k * 64);
@@ -75,6 +108,8 @@ struct PanelLayout {
       return MakePanelLayout(k / 256 * 64, k / 32 * 32, k / 8 * 64);
     case kPackQ6_K:
       return MakePanelLayout(k / 256 * 32, k / 16 * 16, k / 16 * 192);
+    case kPackFp8:
+      return MakePanelLayout(0, (k + kFp8Group - 1) / kFp8Group * 4, (k + 3) / 4 * 64);
   }
   return {};
 }

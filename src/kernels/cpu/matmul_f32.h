@@ -63,13 +63,63 @@ template <int kShift>
                out + 3 * kLanes);
 }
 
-// Columns [begin, end) of a panel as [end - begin][16] float32 (an odd column count of BF16 writes
-// one more, zero). REQUIRES: begin is a multiple of kColumnBlock.
+// One pair of columns of kPackFp8. The exponent and mantissa bits of e4m3 at the place of
+// float32's, with its bias: exact, subnormals too.
+[[maybe_unused]] inline Vec FloatOfE4m3(VecI byte) {  // in the lowest 8 bits; others are ignored
+  const VecI sign = ShiftLeft<24>(And(byte, SetI(0x80)));
+  const Vec magnitude = AsFloat(ShiftLeft<20>(And(byte, SetI(0x7F))));
+  return AsFloat(Or(sign, AsInt(Mul(magnitude, Set(0x1p120f)))));
+}
+
+[[maybe_unused]] inline Vec LoadInt4Scale(Int4Scale type, const std::byte* scales, int64_t group) {
+  switch (type) {
+    case kInt4Bf16:
+      return FloatOfBf16(LoadU16(scales + group * 32));
+    case kInt4F16:
+      return LoadF16(scales + group * 32);
+    case kInt4F32:
+      return Load(At<float>(scales, group * 64));
+  }
+  return Zero();
+}
+
+template <int kShift>
+[[maybe_unused]] inline void StoreNibbleOffset(VecI words, Vec d, VecI z, float* out) {
+  const VecI q = And(ShiftRight<kShift>(words), SetI(15));
+  Store(out, Mul(ToFloat(AddI(q, z)), d));
+}
+
+// Eight columns of kPackInt4: w = d * (q + z).
+[[maybe_unused]] inline void ExpandInt4(const std::byte* quants, Vec d, VecI z, float* out) {
+  const VecI words = LoadI(quants);
+  StoreNibbleOffset<0>(words, d, z, out);
+  StoreNibbleOffset<16>(words, d, z, out + kLanes);
+  StoreNibbleOffset<4>(words, d, z, out + 2 * kLanes);
+  StoreNibbleOffset<20>(words, d, z, out + 3 * kLanes);
+  StoreNibbleOffset<8>(words, d, z, out + 4 * kLanes);
+  StoreNibbleOffset<24>(words, d, z, out + 5 * kLanes);
+  StoreNibbleOffset<12>(words, d, z, out + 6 * kLanes);
+  StoreNibbleOffset<28>(words, d, z, out + 7 * kLanes);
+}
+
+// Columns [begin, end) of a panel as [end - begin][16] float32 (an odd column count of BF16 or FP8
+// writes one more, zero). REQUIRES: begin is a multiple of kColumnBlock.
 [[maybe_unused]] void ExpandPanel(int format, const PanelLayout& layout, const std::byte* panel,
                                   int64_t begin, int64_t end, float* out) {
   const std::byte* super = panel + layout.super;
   const std::byte* scales = panel + layout.scales;
   const std::byte* quants = panel + layout.quants;
+  if (IsInt4(format)) {
+    const Int4Format f = Int4FormatOf(format);
+    for (int64_t group = begin / f.group; group * f.group < end; ++group) {
+      const Vec d = LoadInt4Scale(f.scale, scales, group);
+      const VecI z = f.zeros ? AddI(LoadI8(super + group * 16), SetI(-8)) : SetI(-8);
+      for (int64_t k = group * f.group; k < (group + 1) * f.group; k += 8, out += 8 * kLanes) {
+        ExpandInt4(quants + k * 8, d, z, out);
+      }
+    }
+    return;
+  }
   switch (format) {
     case kPackBf16:
       for (int64_t k = begin; k < end; k += 2, out += 32) StorePair(LoadI(quants + k * 32), out);
@@ -107,6 +157,14 @@ template <int kShift>
         ExpandSixBits(quants + k * 12, Mul(d, ToFloat(LoadI8(scales + k))), out);
       }
       return;
+    case kPackFp8:
+      for (int64_t k = begin; k < end; k += 2, out += 32) {
+        const Vec d = Set(*At<float>(scales, k / kFp8Group * 4));
+        const VecI pair = LoadU16(quants + k * 16);
+        Store(out, Mul(FloatOfE4m3(pair), d));
+        Store(out + kLanes, Mul(FloatOfE4m3(ShiftRight<8>(pair)), d));
+      }
+      return;
   }
 }
 
@@ -140,7 +198,7 @@ struct MulAddRows {
   for (int64_t r = 0; r < rows; ++r) {
     Vec sum = Load(sums + r * kLanes);
     if (args.bias != nullptr) sum = Add(sum, bias);
-    StorePartial(args.out + (row_begin + r) * args.n + first, sum, columns);
+    StorePartial(args.out + (row_begin + r) * args.out_stride + first, sum, columns);
   }
 }
 
@@ -165,8 +223,8 @@ struct MulAddRows {
         }
         for (int64_t r = 0; r < rows; r += tile) {
           RunBlock<MulAddRows, kMatMulRows>(MinOf(tile, rows - r), w, count,
-                                            args.x + (row_begin + r) * args.k + k, args.k,
-                                            sums + r * kLanes);
+                                            args.x + (row_begin + r) * args.x_stride + k,
+                                            args.x_stride, sums + r * kLanes);
         }
       }
       StoreSums(args, panel, row_begin, rows, sums);

@@ -99,6 +99,42 @@ void PackQ6K(const uint8_t* row, int64_t k, const RowTarget& to) {
   }
 }
 
+// Two columns of 16 rows side by side. False if a number is NaN.
+bool PackFp8(const uint8_t* row, int64_t k, const RowTarget& to) {
+  bool finite = true;
+  for (int64_t i = 0; i < k; ++i) {
+    to.quants[i / 2 * 32 + to.r * 2 + i % 2] = row[i];
+    finite &= (row[i] & 0x7F) != 0x7F;
+  }
+  return finite;
+}
+
+// Nibbles 0, 2, 4 and 6 of a word.
+uint32_t EvenNibbles(uint32_t word) {
+  word &= 0x0F0F0F0F;
+  word = (word | word >> 4) & 0x00FF00FF;
+  return (word | word >> 8) & 0xFFFF;
+}
+
+void PackInt4(const WeightView& weight, int64_t row, const Int4Format& format,
+              const RowTarget& to) {
+  const std::byte* words = weight.data.bytes.data() + row * (weight.columns / 8) * 4;
+  for (int64_t i = 0; i < weight.columns / 8; ++i) {
+    uint32_t word = 0;
+    std::memcpy(&word, words + i * 4, sizeof(word));
+    word = EvenNibbles(word) | EvenNibbles(word >> 4) << 16;
+    std::memcpy(to.quants + i * 64 + to.r * 4, &word, sizeof(word));
+  }
+  const int64_t groups = weight.columns / format.group;
+  const size_t scale_bytes = format.scale == kInt4F32 ? 4 : 2;
+  const std::byte* scales = weight.scales.bytes.data() + row * groups * scale_bytes;
+  for (int64_t group = 0; group < groups; ++group) {
+    const int64_t at = group * kPanelRows + to.r;
+    std::memcpy(to.scales + at * scale_bytes, scales + group * scale_bytes, scale_bytes);
+    if (format.zeros) to.super[at] = static_cast<uint8_t>(8 - ZeroPointAt(weight, row, group));
+  }
+}
+
 }  // namespace
 
 PackFormat PackFormatOf(DType dtype, Precision precision) {
@@ -156,8 +192,53 @@ void PackPanels(const TensorView& weight, PackFormat format, int64_t panel_begin
       case kPackQ6_K:
         PackQ6K(blocks, k, to);
         break;
+      case kPackFp8:
+      case kPackInt4:
+        TERN_CHECK(false);  // not of a single tensor
+        break;
     }
   }
+}
+
+PackFormat PackFormatOf(const WeightView& weight, Precision precision) {
+  TERN_CHECK(weight.scheme != WeightView::Scheme::kPlain);
+  if (precision == Precision::kReference) return kPackF32;
+  if (weight.scheme == WeightView::Scheme::kFp8Block) return kPackFp8;
+  const DType scale = weight.scales.dtype;
+  return static_cast<PackFormat>(PackInt4Of({
+      .group = weight.group,
+      .scale = scale == DType::kBF16  ? kInt4Bf16
+               : scale == DType::kF16 ? kInt4F16
+                                      : kInt4F32,
+      .zeros = !weight.zero_points.bytes.empty(),
+  }));
+}
+
+bool PackPanels(const WeightView& weight, PackFormat format, int64_t panel_begin, int64_t panel_end,
+                std::byte* packed) {
+  const int64_t n = weight.rows, k = weight.columns;
+  const PanelLayout layout = PanelLayoutOf(format, k);
+  std::vector<float> floats(format == kPackF32 ? static_cast<size_t>(k) : 0);
+  bool finite = true;
+  for (int64_t row = panel_begin * kPanelRows; row < std::min(n, panel_end * kPanelRows); ++row) {
+    auto* panel = reinterpret_cast<uint8_t*>(packed) + row / kPanelRows * layout.stride;
+    const RowTarget to{panel + layout.super, panel + layout.scales, panel + layout.quants,
+                       row % kPanelRows};
+    if (format == kPackF32) {
+      DequantizeWeightRow(weight, row, floats.data());
+      finite &= std::none_of(floats.begin(), floats.end(), [](float w) { return w != w; });
+      PackFloats(floats.data(), k, format, to);
+    } else if (format == kPackFp8) {
+      finite &= PackFp8(weight.data.data<uint8_t>() + row * k, k, to);
+      const int64_t blocks = (k + kFp8Group - 1) / kFp8Group;
+      const std::byte* scales =
+          weight.scales.bytes.data() + row / weight.block_rows * blocks * sizeof(float);
+      std::memcpy(to.scales, scales, static_cast<size_t>(blocks) * sizeof(float));
+    } else {
+      PackInt4(weight, row, Int4FormatOf(format), to);
+    }
+  }
+  return finite;
 }
 
 }  // namespace tern

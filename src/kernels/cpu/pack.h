@@ -21,4 +21,11 @@ PackFormat PackFormatOf(DType dtype, Precision precision);
 void PackPanels(const TensorView& weight, PackFormat format, int64_t panel_begin, int64_t panel_end,
                 std::byte* packed);
 
+// The layout of a weight stored with scales. kReference: float32. REQUIRES: not kPlain.
+PackFormat PackFormatOf(const WeightView& weight, Precision precision);
+
+// As above, for a weight stored with scales. False if a weight is NaN: an error of the checkpoint.
+bool PackPanels(const WeightView& weight, PackFormat format, int64_t panel_begin, int64_t panel_end,
+                std::byte* packed);
+
 }  // namespace tern

@@ -56,7 +56,62 @@ void DequantizeQ6_K(const uint8_t* block, float* out) {
   }
 }
 
+uint32_t ReadU32(const std::byte* p) {
+  uint32_t word = 0;
+  std::memcpy(&word, p, sizeof(word));
+  return word;
+}
+
+void DequantizeFp8Row(const WeightView& weight, int64_t row, float* out) {
+  const int64_t blocks = (weight.columns + weight.block_columns - 1) / weight.block_columns;
+  const auto* bytes = weight.data.data<uint8_t>() + row * weight.columns;
+  for (int64_t i = 0; i < weight.columns; ++i) {
+    const int64_t block = row / weight.block_rows * blocks + i / weight.block_columns;
+    out[i] = FloatFromE4m3(bytes[i]) * ScaleAt(weight.scales, block);
+  }
+}
+
+void DequantizeInt4Row(const WeightView& weight, int64_t row, float* out) {
+  const int64_t groups = weight.columns / weight.group;
+  const std::byte* words = weight.data.bytes.data() + row * (weight.columns / 8) * 4;
+  for (int64_t i = 0; i < weight.columns; ++i) {
+    const auto q = static_cast<int>(ReadU32(words + i / 8 * 4) >> (i % 8 * 4) & 15);
+    const int64_t group = i / weight.group;
+    out[i] = static_cast<float>(q - ZeroPointAt(weight, row, group)) *
+             ScaleAt(weight.scales, row * groups + group);
+  }
+}
+
 }  // namespace
+
+float ScaleAt(const TensorView& scales, int64_t index) {
+  float scale = 0;
+  DequantizeBlocks(scales.dtype, scales.bytes.data() + index * InfoOf(scales.dtype).block_bytes, 1,
+                   &scale);
+  return scale;
+}
+
+int ZeroPointAt(const WeightView& weight, int64_t row, int64_t group) {
+  if (weight.zero_points.bytes.empty()) return 8;
+  const int64_t word = row / 8 * (weight.columns / weight.group) + group;
+  return static_cast<int>(ReadU32(weight.zero_points.bytes.data() + word * 4) >> (row % 8 * 4) &
+                          15);
+}
+
+void DequantizeWeightRow(const WeightView& weight, int64_t row, float* out) {
+  switch (weight.scheme) {
+    case WeightView::Scheme::kPlain: {
+      const DTypeInfo& info = InfoOf(weight.data.dtype);
+      const int64_t row_bytes = weight.columns / info.block_elements * info.block_bytes;
+      return DequantizeBlocks(weight.data.dtype, weight.data.bytes.data() + row * row_bytes,
+                              weight.columns, out);
+    }
+    case WeightView::Scheme::kFp8Block:
+      return DequantizeFp8Row(weight, row, out);
+    case WeightView::Scheme::kInt4Group:
+      return DequantizeInt4Row(weight, row, out);
+  }
+}
 
 bool IsWeightType(DType dtype) {
   switch (dtype) {
@@ -139,6 +194,24 @@ double PackedWeight(int format, const std::byte* packed, int64_t k, int64_t row,
     const uint16_t word = ReadU16(quants + column / 8 * 64 + r * 4 + parity * 2);
     return static_cast<double>(word >> (column % 8 / 2 * 4) & 15);
   };
+  if (IsInt4(format)) {
+    const Int4Format f = Int4FormatOf(format);
+    const int64_t at = column / f.group * kPanelRows + r;
+    const int z = f.zeros ? static_cast<int8_t>(super[at]) : 0;
+    float d = 0;
+    switch (f.scale) {
+      case kInt4Bf16:
+        d = FloatFromBf16(ReadU16(scales + at * 2));
+        break;
+      case kInt4F16:
+        d = ReadF16(scales + at * 2);
+        break;
+      case kInt4F32:
+        std::memcpy(&d, scales + at * 4, sizeof(d));
+        break;
+    }
+    return double{d} * (nibble() - 8 + z);
+  }
   switch (format) {
     case kPackF32: {
       float weight = 0;
@@ -173,6 +246,11 @@ double PackedWeight(int format, const std::byte* packed, int64_t k, int64_t row,
       }
       const auto scale = static_cast<int8_t>(scales[column / 16 * 16 + r]);
       return double{ReadF16(super + column / 256 * 32 + r * 2)} * scale * (q - 32);
+    }
+    case kPackFp8: {
+      float d = 0;
+      std::memcpy(&d, scales + column / kFp8Group * 4, sizeof(d));
+      return double{d} * FloatFromE4m3(quants[column / 2 * 32 + r * 2 + parity]);
     }
   }
   return 0.0;

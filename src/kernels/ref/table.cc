@@ -27,9 +27,9 @@ void RefMatMul(const MatMulArgs& args, int64_t panel_begin, int64_t panel_end, i
     for (int64_t row = row_begin; row < row_end; ++row) {
       double sum = args.bias != nullptr ? args.bias[n] : 0.0;
       for (int64_t k = 0; k < args.k; ++k) {
-        sum += weight[static_cast<size_t>(k)] * args.x[row * args.k + k];
+        sum += weight[static_cast<size_t>(k)] * args.x[row * args.x_stride + k];
       }
-      args.out[row * args.n + n] = static_cast<float>(sum);
+      args.out[row * args.out_stride + n] = static_cast<float>(sum);
     }
   }
 }
@@ -55,6 +55,20 @@ void RefRmsNorm(const float* x, int64_t rows, int64_t columns, const float* weig
     for (int64_t i = 0; i < columns; ++i) squares += double{x[i]} * x[i];
     const double scale = 1.0 / std::sqrt(squares / static_cast<double>(columns) + eps);
     for (int64_t i = 0; i < columns; ++i) y[i] = static_cast<float>(weight[i] * (x[i] * scale));
+  }
+}
+
+void RefLayerNorm(const float* x, int64_t rows, int64_t columns, const float* weight,
+                  const float* bias, float eps, float* y) {
+  for (int64_t row = 0; row < rows; ++row, x += columns, y += columns) {
+    double sum = 0, squares = 0;
+    for (int64_t i = 0; i < columns; ++i) sum += x[i];
+    const double mean = sum / static_cast<double>(columns);
+    for (int64_t i = 0; i < columns; ++i) squares += (x[i] - mean) * (x[i] - mean);
+    const double scale = 1.0 / std::sqrt(squares / static_cast<double>(columns) + eps);
+    for (int64_t i = 0; i < columns; ++i) {
+      y[i] = static_cast<float>((x[i] - mean) * scale * weight[i] + bias[i]);
+    }
   }
 }
 
@@ -85,68 +99,79 @@ void RefAdd(float* x, const float* y, int64_t n) {
   for (int64_t i = 0; i < n; ++i) x[i] += y[i];
 }
 
-// Element d of the row of `position`.
-float ReadKv(const AttentionArgs& args, int64_t offset_bytes, int64_t position, int64_t kv_head,
-             int64_t d) {
+// Number `index` of the row of `position`, rows of `row` numbers.
+float ReadKv(const AttentionArgs& args, int64_t offset_bytes, int64_t row, int64_t position,
+             int64_t index) {
   const std::byte* slab = args.pages[position / args.page_tokens] + offset_bytes;
-  const int64_t index = (position % args.page_tokens * args.kv_heads + kv_head) * args.head_dim + d;
+  const int64_t at = position % args.page_tokens * row + index;
   if (args.format == KvFormat::kF32) {
     float value = 0;
-    std::memcpy(&value, slab + index * 4, sizeof(value));
+    std::memcpy(&value, slab + at * 4, sizeof(value));
     return value;
   }
   TERN_CHECK(args.format == KvFormat::kBf16);
   uint16_t bits = 0;
-  std::memcpy(&bits, slab + index * 2, sizeof(bits));
+  std::memcpy(&bits, slab + at * 2, sizeof(bits));
   return FloatFromBf16(bits);
 }
 
-void RefAttentionChunk(const AttentionArgs& args, const float* q, int64_t first_position,
-                       int64_t rows, int64_t kv_head, int64_t chunk, float* /*workspace*/,
-                       float* states) {
-  const int64_t group = args.heads / args.kv_heads, head_dim = args.head_dim;
-  const int64_t begin = chunk * kAttentionChunk;
-  for (int64_t i = 0; i < rows * group; ++i) {
-    const int64_t row = i / group, head = kv_head * group + i % group;
-    const float* query = q + (row * args.heads + head) * head_dim;
-    const int64_t end = std::min(begin + kAttentionChunk, first_position + row + 1);
-    float* state = states + i * AttentionStateFloats(head_dim);
-    std::fill(state, state + AttentionStateFloats(head_dim), 0.0f);
-    std::vector<double> scores, values(static_cast<size_t>(head_dim), 0.0);
+// q . k of a position.
+double RefDot(const AttentionArgs& args, const float* q, int64_t position, int64_t kv_head) {
+  double dot = 0;
+  for (int64_t d = 0; d < args.key_dim; ++d) {
+    dot += double{q[d]} *
+           ReadKv(args, args.k_offset_bytes, args.k_row, position, kv_head * args.key_dim + d);
+  }
+  return dot;
+}
+
+void RefAttentionChunk(const AttentionArgs& args, const AttentionBlock& block, const float* q,
+                       int64_t chunk, float* /*workspace*/, float* states) {
+  const int64_t value_dim = args.value_dim, begin = chunk * kAttentionChunk;
+  for (int64_t i = 0; i < block.rows * block.heads; ++i) {
+    const int64_t row = i / block.heads, head = block.first_head + i % block.heads;
+    const float* query = q + (row * args.heads + head) * args.key_dim;
+    const int64_t seen = args.positions != nullptr ? args.selected : block.first_position + row + 1;
+    const int64_t end = std::min(begin + kAttentionChunk, seen);
+    const auto position = [&](int64_t entry) {
+      return args.positions != nullptr ? args.positions[entry] : entry;
+    };
+    float* state = states + i * AttentionStateFloats(value_dim);
+    std::fill(state, state + AttentionStateFloats(value_dim), 0.0f);
+    std::vector<double> scores, values(static_cast<size_t>(value_dim), 0.0);
     double largest = kMinusInfinity;
-    for (int64_t p = begin; p < end; ++p) {
-      double score = 0;
-      for (int64_t d = 0; d < head_dim; ++d) {
-        score += double{query[d]} * ReadKv(args, args.k_offset_bytes, p, kv_head, d);
-      }
-      scores.push_back(score * args.scale);
+    for (int64_t entry = begin; entry < end; ++entry) {
+      scores.push_back(RefDot(args, query, position(entry), block.kv_head) * args.scale);
       largest = std::max(largest, scores.back());
     }
     // The state holds a float: subtract exactly what it says.
     largest = static_cast<float>(largest);
     double sum = 0;
-    for (int64_t p = begin; p < end; ++p) {
-      const double weight = std::exp(scores[static_cast<size_t>(p - begin)] - largest);
+    for (int64_t entry = begin; entry < end; ++entry) {
+      const double weight = std::exp(scores[static_cast<size_t>(entry - begin)] - largest);
       sum += weight;
-      for (int64_t d = 0; d < head_dim; ++d) {
-        values[static_cast<size_t>(d)] += weight * ReadKv(args, args.v_offset_bytes, p, kv_head, d);
+      for (int64_t d = 0; d < value_dim; ++d) {
+        values[static_cast<size_t>(d)] +=
+            weight * ReadKv(args, args.v_offset_bytes, args.v_row, position(entry),
+                            block.kv_head * value_dim + d);
       }
     }
-    for (int64_t d = 0; d < head_dim; ++d)
+    for (int64_t d = 0; d < value_dim; ++d) {
       state[d] = static_cast<float>(values[static_cast<size_t>(d)]);
-    state[AttentionMaxIndex(head_dim)] = static_cast<float>(largest);
-    state[AttentionMaxIndex(head_dim) + 1] = static_cast<float>(sum);
+    }
+    state[AttentionMaxIndex(value_dim)] = static_cast<float>(largest);
+    state[AttentionMaxIndex(value_dim) + 1] = static_cast<float>(sum);
   }
 }
 
-void RefAttentionMerge(int64_t queries, int64_t head_dim, const float* next, float* states) {
-  const int64_t max_index = AttentionMaxIndex(head_dim), stride = AttentionStateFloats(head_dim);
+void RefAttentionMerge(int64_t queries, int64_t value_dim, const float* next, float* states) {
+  const int64_t max_index = AttentionMaxIndex(value_dim), stride = AttentionStateFloats(value_dim);
   for (int64_t i = 0; i < queries; ++i, next += stride, states += stride) {
     if (next[max_index] == kMinusInfinity && next[max_index + 1] == 0.0f) continue;
     const float largest = std::max(states[max_index], next[max_index]);
     const double a = std::exp(double{states[max_index]} - largest);
     const double b = std::exp(double{next[max_index]} - largest);
-    for (int64_t d = 0; d < head_dim; ++d) {
+    for (int64_t d = 0; d < value_dim; ++d) {
       states[d] = static_cast<float>(states[d] * a + next[d] * b);
     }
     states[max_index] = largest;
@@ -154,14 +179,32 @@ void RefAttentionMerge(int64_t queries, int64_t head_dim, const float* next, flo
   }
 }
 
-void RefAttentionFinish(const AttentionArgs& args, const float* states, int64_t rows,
-                        int64_t kv_head, float* out) {
-  const int64_t group = args.heads / args.kv_heads;
-  for (int64_t i = 0; i < rows * group; ++i) {
-    const float* state = states + i * AttentionStateFloats(args.head_dim);
-    float* target = out + (i / group * args.heads + kv_head * group + i % group) * args.head_dim;
-    for (int64_t d = 0; d < args.head_dim; ++d) {
-      target[d] = state[d] / state[AttentionMaxIndex(args.head_dim) + 1];
+void RefAttentionFinish(const AttentionArgs& args, const AttentionBlock& block, const float* states,
+                        float* out) {
+  for (int64_t i = 0; i < block.rows * block.heads; ++i) {
+    const float* state = states + i * AttentionStateFloats(args.value_dim);
+    const int64_t head = block.first_head + i % block.heads;
+    float* target = out + (i / block.heads * args.heads + head) * args.value_dim;
+    for (int64_t d = 0; d < args.value_dim; ++d) {
+      target[d] = state[d] / state[AttentionMaxIndex(args.value_dim) + 1];
+    }
+  }
+}
+
+void RefIndexScores(const AttentionArgs& args, const AttentionBlock& block, const float* q,
+                    const float* w, int64_t chunk, float* /*workspace*/, float* scores,
+                    int64_t scores_stride) {
+  const int64_t begin = chunk * kAttentionChunk;
+  const int64_t end = std::min(begin + kAttentionChunk, block.first_position + block.rows);
+  for (int64_t row = 0; row < block.rows; ++row) {
+    for (int64_t p = begin; p < end; ++p) {
+      double score = 0;
+      for (int64_t head = 0; head < args.heads; ++head) {
+        const float* query = q + (row * args.heads + head) * args.key_dim;
+        const double dot = RefDot(args, query, p, 0) * args.scale;
+        score += w[row * args.heads + head] * std::max(dot, 0.0);
+      }
+      scores[row * scores_stride + p - begin] = static_cast<float>(score);
     }
   }
 }
@@ -197,12 +240,14 @@ void FillRefTable(IsaTable* table) {
             .round_row = RefRoundRow,
             .to_bf16 = RefToBf16,
             .rms_norm = RefRmsNorm,
+            .layer_norm = RefLayerNorm,
             .rope = RefRope,
             .silu_mul = RefSiluMul,
             .add = RefAdd,
             .attention_chunk = RefAttentionChunk,
             .attention_merge = RefAttentionMerge,
             .attention_finish = RefAttentionFinish,
+            .index_scores = RefIndexScores,
             .largest = RefLargest,
             .arg_max = RefArgMax,
             .sum_exp = RefSumExp};

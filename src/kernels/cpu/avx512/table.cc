@@ -3,6 +3,7 @@
 #include "kernels/cpu/avx512/vec.h"
 // Algorithms.
 #include "kernels/cpu/attention.h"
+#include "kernels/cpu/avx512/attention_bf16.h"
 #include "kernels/cpu/avx512/matmul_bf16.h"
 #include "kernels/cpu/elementwise.h"
 #include "kernels/cpu/matmul_f32.h"
@@ -16,12 +17,14 @@ void FillAvx512Table(IsaTable* table) {
             .round_row = RoundRow,
             .to_bf16 = ToBf16,
             .rms_norm = RmsNorm,
+            .layer_norm = LayerNorm,
             .rope = Rope,
             .silu_mul = SiluMul,
             .add = AddTo,
-            .attention_chunk = AttentionChunk,
+            .attention_chunk = AttentionChunkOf512,
             .attention_merge = AttentionMerge,
             .attention_finish = AttentionFinish,
+            .index_scores = IndexScores,
             .largest = Largest,
             .arg_max = ArgMax,
             .sum_exp = SumExp};

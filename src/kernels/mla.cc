@@ -1,0 +1,246 @@
+// Drivers of multi-head latent attention: the absorbed form is attention with one KV head (driver
+// in attention.cc); the expanded form makes keys and values of 256 cached positions at a time.
+#include <algorithm>
+#include <cstring>
+
+#include "base/check.h"
+#include "kernels/attention.h"
+#include "kernels/cpu/layout.h"
+#include "kernels/kv_rows.h"
+#include "kernels/scratch.h"
+#include "tensor/number.h"
+
+namespace tern {
+namespace {
+
+// Heads of one task of the absorbed form. More share a transposed tile of keys, fewer give more
+// tasks.
+constexpr int64_t kHeadsPerTask = 32;
+// Rows of one task of the expanded form, for one head.
+constexpr int64_t kRowsPerTask = 64;
+// Softmax states of the rows that share one pass over the expanded positions: at most 64 MiB.
+constexpr int64_t kMaxStateFloats = int64_t{1} << 24;
+
+// Numbers [begin, begin + count) of a slab row as float32.
+void ReadRow(KvFormat format, const std::byte* row, int64_t begin, int64_t count, float* out) {
+  if (format == KvFormat::kF32) {
+    std::memcpy(out, row + begin * 4, static_cast<size_t>(count) * sizeof(float));
+    return;
+  }
+  for (int64_t i = 0; i < count; ++i) {
+    uint16_t bits = 0;
+    std::memcpy(&bits, row + (begin + i) * 2, sizeof(bits));
+    out[i] = FloatFromBf16(bits);
+  }
+}
+
+// Rows [first, first + rows) of one run, all heads, over all their positions.
+struct Pass {
+  const KvRun* run;
+  int64_t first, rows;
+  int64_t first_position() const { return run->first_position + first; }
+};
+
+// What one call of Ops::MlaPrefillAttention holds: 256 positions, expanded, and the states of a
+// pass's rows. Head h of `expanded` is [nope keys | values]; a worker copies a head's keys, with
+// the shared rope part, and its values to a page of its own, which the kernels then read: float32,
+// or BF16 as the cached rows on a level with BF16 products.
+class Expanded {
+ public:
+  Expanded(const IsaTable& table, ThreadPool& pool, const MlaShape& shape, KvFormat rows,
+           std::vector<float>& memory, int64_t pass_rows)
+      : table_(table),
+        pool_(pool),
+        shape_(shape),
+        format_(table.bf16_activations ? rows : KvFormat::kF32) {
+    const int64_t head = shape.nope + shape.value,
+                  page = kAttentionChunk * (key_dim() + shape.value);
+    worker_floats_ =
+        page + AttentionWorkspaceFloats(kRowsPerTask, key_dim()) + kRowsPerTask * state_floats();
+    const int64_t latents = kAttentionChunk * shape.latent, ropes = kAttentionChunk * shape.rope;
+    const int64_t expanded = kAttentionChunk * shape.heads * head;
+    latents_ = Grow(memory, latents + ropes + expanded + pool.threads() * worker_floats_ +
+                                pass_rows * shape.heads * state_floats());
+    ropes_ = latents_ + latents;
+    expanded_ = ropes_ + ropes;
+    workers_ = expanded_ + expanded;
+    states_ = workers_ + pool.threads() * worker_floats_;
+  }
+
+  int64_t state_floats() const { return AttentionStateFloats(shape_.value); }
+  float* latents() { return latents_; }
+  float* expanded() { return expanded_; }
+
+  // Latent and rope parts of `count` positions from `begin` on.
+  void Read(const KvSlab& slab, const KvRun& run, int64_t begin, int64_t count) {
+    const int64_t row_bytes = (shape_.latent + shape_.rope) * KvNumberBytes(slab.format);
+    pool_.ParallelFor((count + 31) / 32, [&](int64_t task, int) {
+      for (int64_t i = task * 32; i < std::min(count, (task + 1) * 32); ++i) {
+        const int64_t position = begin + i;
+        const std::byte* row = run.pages[position / slab.page_tokens] + slab.offset_bytes +
+                               position % slab.page_tokens * row_bytes;
+        ReadRow(slab.format, row, 0, shape_.latent, latents_ + i * shape_.latent);
+        ReadRow(slab.format, row, shape_.latent, shape_.rope, ropes_ + i * shape_.rope);
+      }
+    });
+  }
+
+  // Folds the `count` expanded positions of chunk `chunk` into the states of the pass's rows.
+  void Attend(const Pass& pass, int64_t chunk, int64_t count, const float* q) {
+    // Rows before `begin` see none of them. One task per head and range of blocks.
+    const int64_t begin = std::max<int64_t>(0, chunk * kAttentionChunk - pass.first_position());
+    const int64_t blocks = (pass.rows - begin + kRowsPerTask - 1) / kRowsPerTask;
+    const int64_t splits = std::clamp<int64_t>(2 * pool_.threads() / shape_.heads, 1, blocks);
+    pool_.ParallelFor(shape_.heads * splits, [&](int64_t task, int worker) {
+      const int64_t head = task / splits, split = task % splits;
+      float* page = workers_ + worker * worker_floats_;
+      CopyHead(head, count, reinterpret_cast<std::byte*>(page));
+      for (int64_t block = blocks * split / splits; block < blocks * (split + 1) / splits;
+           ++block) {
+        const int64_t row = begin + block * kRowsPerTask;
+        AttendBlock(pass, head, chunk, row, std::min(kRowsPerTask, pass.rows - row), q, page);
+      }
+    });
+  }
+
+  void Finish(const Pass& pass, float* out) {
+    pool_.ParallelFor(shape_.heads, [&](int64_t head, int) {
+      const AttentionBlock block{.rows = pass.rows, .first_head = head, .heads = 1};
+      table_.attention_finish(
+          ArgsOf(nullptr), block, StatesOf(pass, head, 0),
+          out + (pass.run->first_row + pass.first) * shape_.heads * shape_.value);
+    });
+  }
+
+ private:
+  int64_t key_dim() const { return shape_.nope + shape_.rope; }
+  float* StatesOf(const Pass& pass, int64_t head, int64_t row) {
+    return states_ + (head * pass.rows + row) * state_floats();
+  }
+  AttentionArgs ArgsOf(std::byte* const* page) const {
+    return {.format = format_,
+            .pages = page,
+            .page_tokens = kAttentionChunk,
+            .k_offset_bytes = 0,
+            .v_offset_bytes = kAttentionChunk * key_dim() * KvNumberBytes(format_),
+            .k_row = key_dim(),
+            .v_row = shape_.value,
+            .heads = shape_.heads,
+            .key_dim = key_dim(),
+            .value_dim = shape_.value,
+            .scale = shape_.scale,
+            .bf16_products = true};
+  }
+
+  void CopyHead(int64_t head, int64_t count, std::byte* page) const {
+    const int64_t bytes = KvNumberBytes(format_), width = shape_.nope + shape_.value;
+    std::byte* values = page + kAttentionChunk * key_dim() * bytes;
+    const auto copy = [&](const float* from, int64_t n, std::byte* to) {
+      if (format_ == KvFormat::kF32) {
+        std::memcpy(to, from, static_cast<size_t>(n) * sizeof(float));
+      } else {
+        table_.to_bf16(from, n, reinterpret_cast<uint16_t*>(to));
+      }
+    };
+    for (int64_t i = 0; i < count; ++i) {
+      const float* from = expanded_ + (i * shape_.heads + head) * width;
+      std::byte* key = page + i * key_dim() * bytes;
+      copy(from, shape_.nope, key);
+      copy(ropes_ + i * shape_.rope, shape_.rope, key + shape_.nope * bytes);
+      copy(from + shape_.nope, shape_.value, values + i * shape_.value * bytes);
+    }
+  }
+
+  // The page holds one chunk: its positions are counted from the chunk's first.
+  void AttendBlock(const Pass& pass, int64_t head, int64_t chunk, int64_t row, int64_t rows,
+                   const float* q, float* page) {
+    auto* base = reinterpret_cast<std::byte*>(page);
+    float* workspace = page + kAttentionChunk * (key_dim() + shape_.value);
+    float* next = workspace + AttentionWorkspaceFloats(kRowsPerTask, key_dim());
+    float* states = StatesOf(pass, head, row);
+    const AttentionBlock block{
+        .first_position = pass.first_position() + row - chunk * kAttentionChunk,
+        .rows = rows,
+        .first_head = head,
+        .heads = 1};
+    const float* queries = q + (pass.run->first_row + pass.first + row) * shape_.heads * key_dim();
+    table_.attention_chunk(ArgsOf(&base), block, queries, 0, workspace, chunk == 0 ? states : next);
+    if (chunk > 0) table_.attention_merge(rows, shape_.value, next, states);
+  }
+
+  const IsaTable& table_;
+  ThreadPool& pool_;
+  const MlaShape& shape_;
+  KvFormat format_;  // of the workers' pages
+  int64_t worker_floats_ = 0;
+  float* latents_ = nullptr;   // [256, latent]
+  float* ropes_ = nullptr;     // [256, rope]
+  float* expanded_ = nullptr;  // [256, heads, nope + value]
+  float* workers_ = nullptr;
+  float* states_ = nullptr;  // [heads, rows of the pass]
+};
+
+}  // namespace
+
+void Ops::MlaWrite(const MlaShape& shape, const KvSlab& slab, std::span<const KvRun> runs,
+                   const float* latent, const float* rope) const {
+  const KvPart parts[] = {
+      {latent, shape.latent, slab.offset_bytes},
+      {rope, shape.rope, slab.offset_bytes + shape.latent * KvNumberBytes(slab.format)}};
+  WriteKvRows(table_, pool_, slab, runs, shape.latent + shape.rope, parts);
+}
+
+void Ops::MlaDecodeAttention(const MlaShape& shape, const KvSlab& slab, std::span<const KvRun> runs,
+                             const float* q, std::span<const RowSelection> selections,
+                             float* out) const {
+  const int64_t row = shape.latent + shape.rope;
+  const AttentionCall call{.args = {.format = slab.format,
+                                    .page_tokens = slab.page_tokens,
+                                    .k_offset_bytes = slab.offset_bytes,
+                                    .v_offset_bytes = slab.offset_bytes,
+                                    .k_row = row,
+                                    .v_row = row,
+                                    .heads = shape.heads,
+                                    .key_dim = row,
+                                    .value_dim = shape.latent,
+                                    .scale = shape.scale,
+                                    .bf16_products = true},
+                           .kv_heads = 1,
+                           .group = std::min(shape.heads, kHeadsPerTask),
+                           .runs = runs,
+                           .selections = selections,
+                           .q = q,
+                           .out = out};
+  RunAttention(table_, pool_, call, {scratch_->workspaces, scratch_->unit_states});
+}
+
+void Ops::MlaPrefillAttention(const MlaShape& shape, const KvSlab& slab,
+                              std::span<const KvRun> runs, const PackedMatrix& kv_b, const float* q,
+                              float* out) const {
+  TERN_CHECK(kv_b.rows() == shape.heads * (shape.nope + shape.value) &&
+             kv_b.columns() == shape.latent);
+  int64_t most_rows = 0;
+  for (const KvRun& run : runs) most_rows = std::max(most_rows, run.rows);
+  if (most_rows == 0) return;
+  const int64_t row_floats = shape.heads * AttentionStateFloats(shape.value);
+  const int64_t pass_rows =
+      std::min(most_rows, std::max(kMaxStateFloats / row_floats, kAttentionChunk));
+  Expanded expanded(table_, pool_, shape, slab.format, scratch_->workspaces, pass_rows);
+  for (const KvRun& run : runs) {
+    for (int64_t first = 0; first < run.rows; first += pass_rows) {
+      const Pass pass{&run, first, std::min(pass_rows, run.rows - first)};
+      const int64_t positions = pass.first_position() + pass.rows;
+      for (int64_t chunk = 0; chunk * kAttentionChunk < positions; ++chunk) {
+        const int64_t begin = chunk * kAttentionChunk;
+        const int64_t count = std::min(kAttentionChunk, positions - begin);
+        expanded.Read(slab, run, begin, count);
+        const MatMulTarget target{&kv_b, expanded.expanded()};
+        MatMul(expanded.latents(), count, {&target, 1});
+        expanded.Attend(pass, chunk, count, q);
+      }
+      expanded.Finish(pass, out);
+    }
+  }
+}
+
+}  // namespace tern

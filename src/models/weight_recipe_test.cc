@@ -1,0 +1,101 @@
+// Sizes that follow from configs alone, against published ones.
+#include "models/weight_recipe.h"
+
+#include <gtest/gtest.h>
+
+#include "models/registry.h"
+#include "models/test_golden.h"
+
+namespace tern {
+namespace {
+
+struct Sums {
+  uint64_t bytes = 0;
+  int64_t tensors = 0, parameters = 0;
+};
+
+Sums SumsOf(const std::string& file, WeightRecipe recipe) {
+  Sums sums;
+  const auto config = LoadModelConfig("tests/data/configs/" + file);
+  EXPECT_TRUE(config.ok()) << config.status().message();
+  const auto specs = TensorList(*config);
+  EXPECT_TRUE(specs.ok()) << specs.status().message();
+  for (const TensorSpec& spec : *specs) {
+    const auto weight = StoredAs(spec, *config, recipe);
+    EXPECT_TRUE(weight.ok()) << weight.status().message();
+    sums.bytes += weight->bytes;
+    sums.tensors += static_cast<int64_t>(weight->tensors.size());
+    sums.parameters += *spec.shape.elements();
+  }
+  return sums;
+}
+
+constexpr double kGib = 1 << 30;
+
+// The published checkpoint: 755,617,140,416 bytes in 118,629 tensors.
+TEST(WeightRecipeTest, Glm52Fp8IsThePublishedCheckpointToTheByte) {
+  const Sums sums = SumsOf("glm-5.2-fp8.json", WeightRecipe::kConfig);
+  EXPECT_EQ(sums.bytes, 755617140416u);
+  EXPECT_EQ(sums.tensors, 118629);
+  EXPECT_NEAR(static_cast<double>(sums.parameters) / 1e9, 753.33, 0.005);
+  EXPECT_EQ(SumsOf("glm-5.2.json", WeightRecipe::kFp8).bytes, sums.bytes);
+}
+
+// Published: 1,506,667,387,408 bytes, with the safetensors headers.
+TEST(WeightRecipeTest, Glm52Bf16) {
+  const Sums sums = SumsOf("glm-5.2.json", WeightRecipe::kBf16);
+  EXPECT_NEAR(static_cast<double>(sums.bytes) / 1506667387408.0, 1.0, 1e-4);
+}
+
+TEST(WeightRecipeTest, Glm52InKimisRecipe) {
+  const Sums sums = SumsOf("glm-5.2.json", WeightRecipe::kInt4);
+  EXPECT_NEAR(static_cast<double>(sums.bytes) / kGib, 419.94, 0.005);
+}
+
+// Published: 554.27 GiB with the vision tower (0.9 GiB), which a text model does not have.
+TEST(WeightRecipeTest, KimiK26) {
+  const Sums sums = SumsOf("kimi-k2.6.json", WeightRecipe::kConfig);
+  EXPECT_NEAR(static_cast<double>(sums.bytes) / kGib, 554.27, 554.27 * 0.005);
+}
+
+TEST(WeightRecipeTest, NamesOfStoredTensors) {
+  EXPECT_EQ(WeightOf("a.up_proj.weight_scale_inv"), "a.up_proj.weight");
+  EXPECT_EQ(WeightOf("a.up_proj.weight_packed"), "a.up_proj.weight");
+  EXPECT_EQ(WeightOf("a.up_proj.weight"), "a.up_proj.weight");
+  EXPECT_EQ(WeightOf("a.bias"), "a.bias");
+}
+
+// Each recipe loads and runs; the same seed gives the same numbers.
+TEST(DummyTest, EveryRecipeGivesFiniteLogits) {
+  ThreadPool pool(2);
+  const auto ops = test::MakeOps("", pool);
+  for (const char* folder : {"kimi-k2", "glm52-dsa-shared", "glm4-moe", "llama"}) {
+    std::vector<uint64_t> sizes;
+    for (const WeightRecipe recipe :
+         {WeightRecipe::kBf16, WeightRecipe::kFp8, WeightRecipe::kInt4}) {
+      LoadOptions options;
+      options.format = LoadFormat::kDummy;
+      options.dummy_recipe = recipe;
+      std::vector<float> first;
+      for (int run = 0; run < 2; ++run) {
+        const auto model =
+            LoadModel(std::string("tests/data/golden/") + folder + "/config.json", *ops, options);
+        ASSERT_TRUE(model.ok()) << folder << ": " << model.status().message();
+        auto sequence = test::MakeSequence(**model, KvFormat::kBf16, 16, 40);
+        std::vector<int32_t> tokens(40);
+        for (int i = 0; i < 40; ++i) tokens[static_cast<size_t>(i)] = 3 + i;
+        const auto logits = test::RunAll(**model, sequence, tokens, 16, 30);
+        for (const float x : logits) ASSERT_TRUE(std::isfinite(x));
+        if (run == 0) {
+          first = logits;
+          sizes.push_back((*model)->info().weight_bytes);
+        }
+        EXPECT_EQ(test::MaxAbsDiff(logits, first), 0.0f);
+      }
+    }
+    EXPECT_LT(sizes[1], sizes[0]) << folder;
+  }
+}
+
+}  // namespace
+}  // namespace tern

@@ -1,0 +1,61 @@
+"""Reference files with shapes that no published model has, and the quantized ones of this folder once more.
+
+usage: make_odd_golden.py MAKE_GOLDEN.py OUT [--published]
+
+MAKE_GOLDEN.py is the generator of this folder's other files (reference material, not part of this repository); it runs with two changes:
+its cases are those below (with --published: its own), and rotary frequencies stay float32. The generator casts a model to BF16 and back
+before it computes the reference of a quantized twin; that rounds `inv_freq`, which is no weight, and moves logits by up to 0.1 (and choices
+of experts with them). So the golden.safetensors of the seven *-fp8 and *-int4 folders here come from this script, over the same weights.
+Needs torch, transformers, safetensors and compressed-tensors (transformers 5.24, torch 2.15).
+"""
+import sys
+
+import torch
+
+generator, out = sys.argv[1:3]
+published = "--published" in sys.argv[3:]
+sys.argv = [generator, out]
+globals_ = {"__name__": "make_golden"}
+exec(open(generator).read().rsplit("main()", 1)[0], globals_)
+
+cast = torch.nn.Module.to
+
+
+def cast_weights_only(module, *args, **kwargs):
+    frequencies = {name: buffer.clone() for name, buffer in module.named_buffers() if "inv_freq" in name}
+    cast(module, *args, **kwargs)
+    for name, frequency in frequencies.items():
+        owner, _, buffer = name.rpartition(".")
+        setattr(module.get_submodule(owner), buffer, frequency)
+    return module
+
+
+torch.nn.Module.to = cast_weights_only
+
+
+def odd_cases():
+    """Sizes that are no multiple of a vector, a block or a power of two; INT4 groups and FP8 blocks that end early."""
+    tf = globals_["tf"]
+    common = dict(vocab_size=390, hidden_size=96, intermediate_size=160, num_hidden_layers=2, num_attention_heads=6, num_key_value_heads=6,
+                  max_position_embeddings=256, bos_token_id=1, eos_token_id=2, pad_token_id=0, tie_word_embeddings=False)
+    mla = dict(q_lora_rank=72, kv_lora_rank=96, qk_nope_head_dim=24, qk_rope_head_dim=8, v_head_dim=40)
+    moe = dict(n_routed_experts=12, num_experts_per_tok=5, n_shared_experts=1, moe_intermediate_size=32, first_k_dense_replace=1, norm_topk_prob=True)
+    yarn = dict(rope_theta=50000.0, rope_type="yarn", factor=4.0, original_max_position_embeddings=32, beta_fast=1.0, beta_slow=1.0, mscale=1.0, mscale_all_dim=1.0)
+    yield "odd-kimi", tf.DeepseekV3Config(**common, **mla, **moe, n_group=1, topk_group=1, routed_scaling_factor=2.827, rope_parameters=yarn), 70
+    yield "odd-groups", tf.DeepseekV3Config(**common, **mla, **{**moe, "num_experts_per_tok": 4}, n_group=3, topk_group=2, routed_scaling_factor=1.5,
+        rope_parameters=dict(rope_theta=10000.0, rope_type="default")), 50
+    dsa = dict(index_topk=17, index_head_dim=40, index_n_heads=3, indexer_types=["full", "shared", "full"])
+    yield "odd-dsa", tf.GlmMoeDsaConfig(**{**common, "num_hidden_layers": 3}, **mla, **moe, **dsa, n_group=1, topk_group=1, routed_scaling_factor=2.5,
+        rope_parameters=dict(rope_theta=1000000.0, rope_type="default")), 60
+
+
+def odd_quantized(name, base):
+    linear = lambda k: k.endswith("_proj.weight") or "proj_with_mqa.weight" in k or k.endswith("wq_b.weight") or k.endswith("wk.weight")
+    if base == "odd-dsa": yield name + "-fp8", linear, "fp8"
+    if base == "odd-kimi": yield name + "-int4", (lambda k: ".experts." in k), "int4"
+
+
+if not published:
+    globals_["cases"], globals_["quantized"] = odd_cases, odd_quantized
+    globals_["wrap_kimi_k25"] = globals_["shard_with_mtp"] = lambda *args: None
+globals_["main"]()
