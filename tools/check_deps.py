@@ -21,7 +21,7 @@ WRAPPERS = {
     "prometheus/": ["base/metrics.cc"],
     "xxh": ["base/hash.cc"],
     "utf8proc": ["text/", "jinja/unicode"],
-    "pcre2": ["text/"],
+    "pcre2": ["text/", "checkpoint/module_pattern.cc"],
     "simdjson": ["checkpoint/safetensors.cc", "text/tokenizer_json.cc"],
     "immintrin.h": ["kernels/", "base/thread_pool.cc"],
 }

@@ -22,7 +22,8 @@ Status StartTrace(const std::string& path) {
   MutexLock lock(g_mutex);
   if (g_file != nullptr) return FailedPrecondition("a trace is already being written");
   g_file = std::fopen(path.c_str(), "w");
-  if (g_file == nullptr) return InvalidArgument(fmt::format("cannot write the trace file {}", path));
+  if (g_file == nullptr)
+    return InvalidArgument(fmt::format("cannot write the trace file {}", path));
   g_start_us = SystemClock().NowUs();
   trace_enabled.store(true);
   return OkStatus();

@@ -136,7 +136,7 @@ int ServeCommand(const std::vector<std::string>& args) {
     if (const Status status = StartTrace(options.trace_file); !status.ok()) return Fail(status, 1);
   }
   RaiseDescriptorLimit();
-  signal(SIGPIPE, SIG_IGN);  // a log that nobody reads must not end the server
+  signal(SIGPIPE, SIG_IGN);   // a log that nobody reads must not end the server
   static EndSignals signals;  // its thread outlives this function
 
   ApiServerOptions api;

@@ -19,14 +19,14 @@ namespace tern {
 struct EngineOptions {
   KvFormat kv_format = KvFormat::kBf16;
   int64_t page_tokens = 64;
-  int64_t max_total_tokens = 0;        // KV capacity; 0: from mem_fraction_static
-  double mem_fraction_static = 0.8;    // of available memory, for weights and KV together
+  int64_t max_total_tokens = 0;      // KV capacity; 0: from mem_fraction_static
+  double mem_fraction_static = 0.8;  // of available memory, for weights and KV together
   int64_t max_running_requests = 64;
   int64_t max_queued_requests = 256;
   int64_t chunked_prefill_size = 512;  // token budget of a step, decode rows counted first
   int64_t context_length = 0;          // 0: the model's
   bool disable_radix_cache = false;
-  uint64_t random_seed = 0;            // for requests without a seed; 0: from the system
+  uint64_t random_seed = 0;  // for requests without a seed; 0: from the system
 };
 
 // A consistent snapshot, taken between steps.
@@ -36,8 +36,8 @@ struct EngineStats {
   int64_t context_length = 0;
   int64_t finished_requests = 0, aborted_requests = 0, retractions = 0;
   int64_t prompt_tokens = 0, cached_prompt_tokens = 0;
-  int64_t generated_tokens = 0;        // of requests that have ended; discarded ones don't count
-  double generated_tokens_per_s = 0;   // over the last second of work
+  int64_t generated_tokens = 0;       // of requests that have ended; discarded ones don't count
+  double generated_tokens_per_s = 0;  // over the last second of work
   uint64_t weight_bytes = 0, kv_bytes = 0;
 };
 

@@ -32,7 +32,8 @@ EngineMetrics::EngineMetrics(MetricRegistry& r)
       hit_rate_(r.AddGauge("sglang:cache_hit_rate", "Share of prompt tokens found in the cache.")),
       throughput_(r.AddGauge("sglang:gen_throughput", "Generated tokens per second.")),
       prompt_(r.AddCounter("sglang:prompt_tokens_total", "Prompt tokens of admitted requests.")),
-      generated_(r.AddCounter("sglang:generation_tokens_total", "Generated tokens of ended requests.")),
+      generated_(
+          r.AddCounter("sglang:generation_tokens_total", "Generated tokens of ended requests.")),
       cached_(r.AddCounter("sglang:cached_tokens_total", "Prompt tokens found in the cache.")),
       requests_(r.AddCounter("sglang:num_requests_total", "Requests that ended.")),
       aborted_(r.AddCounter("sglang:num_aborted_requests_total", "Requests aborted or failed.")),

@@ -20,19 +20,19 @@ struct SamplingParams {
   int64_t top_k = -1;        // -1 or 0: all
   double top_p = 1.0;
   double min_p = 0.0;
-  std::optional<uint64_t> seed;     // absent: a random one
+  std::optional<uint64_t> seed;  // absent: a random one
   int64_t max_new_tokens = 128;
   std::vector<int32_t> stop_token_ids;
   bool ignore_eos = false;
 };
 
 struct GenerateRequest {
-  std::string rid;                  // repeated rids are accepted (routers retry)
-  std::vector<int32_t> tokens;      // the prompt, not empty
+  std::string rid;              // repeated rids are accepted (routers retry)
+  std::vector<int32_t> tokens;  // the prompt, not empty
   SamplingParams sampling;
-  bool return_logprobs = false;     // of generated tokens
-  int64_t top_logprobs = 0;         // alternatives per generated token, at most 20
-  std::string extra_key;            // with cache_salt: separates tenants' prefixes
+  bool return_logprobs = false;  // of generated tokens
+  int64_t top_logprobs = 0;      // alternatives per generated token, at most 20
+  std::string extra_key;         // with cache_salt: separates tenants' prefixes
   std::string cache_salt;
   std::shared_ptr<TokenMask> mask;  // null: every token is allowed
 };
@@ -52,11 +52,12 @@ struct TokenEvent {
 
 struct FinishEvent {
   enum class Reason { kStop, kLength, kAborted, kError } reason = Reason::kStop;
-  std::optional<int32_t> matched_token;  // kStop: the stop or EOS token (never sent as a TokenEvent)
-  Status status;                         // kError
+  std::optional<int32_t>
+      matched_token;  // kStop: the stop or EOS token (never sent as a TokenEvent)
+  Status status;      // kError
   int64_t prompt_tokens = 0;
-  int64_t cached_tokens = 0;             // of the prompt, found in the prefix cache
-  int64_t completion_tokens = 0;         // generated, stop token included
+  int64_t cached_tokens = 0;      // of the prompt, found in the prefix cache
+  int64_t completion_tokens = 0;  // generated, stop token included
   int64_t retractions = 0;
 };
 

@@ -114,6 +114,35 @@ TEST_P(ParityTest, ProductionPrecisionStaysClose) {
   }
 }
 
+// tests/data/gguf/make_deepseek2.py: Q4_0 and Q8_0, kv_b_proj split and joined.
+TEST(GgufParityTest, Deepseek2MatchesItsDequantizedWeights) {
+  ThreadPool pool(2);
+  const auto ops = test::MakeOps("", pool);
+  for (const std::string path : {"tests/data/gguf/deepseek2", "tests/data/gguf/deepseek2_joined"}) {
+    const Golden golden = test::LoadGoldenFile(path + ".golden.safetensors");
+    const auto length = static_cast<int64_t>(golden.prompt.size());
+    const auto model = test::MakeModel(path + ".gguf", *ops, Precision::kReference);
+    ASSERT_NE(model, nullptr);
+    EXPECT_EQ(model->info().architecture, "DeepseekV3ForCausalLM");
+    for (const int64_t prefill : {length, length / 2}) {
+      auto sequence = test::MakeSequence(*model, KvFormat::kF32, 64, length + 8);
+      const auto logits = test::RunAll(*model, sequence, golden.prompt, 64, prefill);
+      EXPECT_LE(test::MaxAbsDiff(logits, golden.logits), 2e-3f) << path;
+      const std::vector<float> last(logits.end() - model->info().vocab_size, logits.end());
+      const size_t equal = test::GreedyAgreement(*ops, *model, sequence, last, golden.greedy);
+      if (equal < golden.greedy.size()) {
+        EXPECT_LT(golden.margin[equal], 0.005f) << path;
+      }
+    }
+    const auto production = test::MakeModel(path + ".gguf", *ops, Precision::kProduction);
+    auto sequence = test::MakeSequence(*production, KvFormat::kBf16, 64, length);
+    const auto logits = test::RunAll(*production, sequence, golden.prompt, 64, length / 2);
+    auto kl = Divergences(golden.logits, logits, static_cast<size_t>(model->info().vocab_size));
+    std::sort(kl.begin(), kl.end());
+    EXPECT_LE(kl[(kl.size() + 1) / 2 - 1], 2e-3) << path;
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Isas, ParityTest,
                          ::testing::Combine(::testing::ValuesIn(Ops::SupportedIsas()),
                                             ::testing::ValuesIn(kNames)),

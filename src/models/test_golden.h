@@ -36,14 +36,17 @@ std::vector<T> TensorOf(const std::vector<SafetensorsTensor>& tensors, const std
   return {};
 }
 
-inline Golden LoadGolden(const std::string& folder) {
-  const std::string path = folder + "/golden.safetensors";
+inline Golden LoadGoldenFile(const std::string& path) {
   const auto file = MappedFile::Open(path);
   EXPECT_TRUE(file.ok()) << file.status().message();
   const auto tensors = ParseSafetensors((*file)->bytes(), path);
   EXPECT_TRUE(tensors.ok()) << tensors.status().message();
   return {TensorOf<int32_t>(*tensors, "prompt"), TensorOf<int32_t>(*tensors, "greedy"),
           TensorOf<float>(*tensors, "logits"), TensorOf<float>(*tensors, "margin")};
+}
+
+inline Golden LoadGolden(const std::string& folder) {
+  return LoadGoldenFile(folder + "/golden.safetensors");
 }
 
 inline std::unique_ptr<Ops> MakeOps(const std::string& isa, ThreadPool& pool) {

@@ -1,9 +1,12 @@
 """GGUF twins of a DeepseekV3 checkpoint, as llama.cpp's converter lays them out.
 
-usage: make_deepseek2.py FOLDER OUT.gguf f32|q8_0|q4_0 [joined]
+usage: make_deepseek2.py FOLDER OUT.gguf f32|q8_0|q4_0|mixed [joined] [golden]
 
-kv_b_proj is split into attn_k_b (by head, transposed) and attn_v_b, or stays attn_kv_b with `joined`. Experts of a layer are one tensor.
-Needs gguf (0.19), safetensors, torch. Tests use the committed outputs' logits through tests/data/golden of the same folder.
+kv_b_proj is split into attn_k_b (by head, transposed) and attn_v_b, or stays attn_kv_b with `joined`. Experts of a layer are one tensor. `mixed`:
+Q4_0 experts, the rest Q8_0. `golden`: OUT.golden.safetensors with the logits of transformers (float32) on the dequantized weights.
+Needs gguf (0.19), safetensors, torch, and for golden transformers (5.24). The committed files:
+make_deepseek2.py tests/data/golden/deepseek-v3-groups tests/data/gguf/deepseek2.gguf mixed golden
+make_deepseek2.py tests/data/golden/deepseek-v3-groups tests/data/gguf/deepseek2_joined.gguf q4_0 joined golden
 """
 import json, sys
 
@@ -36,29 +39,61 @@ QT = {"q8_0": gguf.GGMLQuantizationType.Q8_0, "q4_0": gguf.GGMLQuantizationType.
 
 
 def put(name, a):
+    """Returns the values that a reader of the file sees."""
     a = np.ascontiguousarray(a, np.float32)
-    if kind == "f32" or a.ndim < 2 or a.shape[-1] % 32 or "ffn_gate_inp" in name: w.add_tensor(name, a)
-    else: w.add_tensor(name, gguf.quants.quantize(a, QT[kind]), raw_dtype=QT[kind])
+    if kind == "f32" or a.ndim < 2 or a.shape[-1] % 32 or "ffn_gate_inp" in name:
+        w.add_tensor(name, a)
+        return a
+    t = QT[("q4_0" if "_exps" in name else "q8_0") if kind == "mixed" else kind]
+    q = gguf.quants.quantize(a, t)
+    w.add_tensor(name, q, raw_dtype=t)
+    return gguf.quants.dequantize(q, t)
 
 
-put("token_embd.weight", sd["model.embed_tokens.weight"]); put("output_norm.weight", sd["model.norm.weight"]); put("output.weight", sd["lm_head.weight"])
+def keep(name, key): sd[key] = put(name, sd[key])
+
+
+keep("token_embd.weight", "model.embed_tokens.weight"); keep("output_norm.weight", "model.norm.weight"); keep("output.weight", "lm_head.weight")
 for i in range(L):
     p, b = f"model.layers.{i}.", f"blk.{i}."
     a = p + "self_attn."
-    put(b + "attn_norm.weight", sd[p + "input_layernorm.weight"]); put(b + "ffn_norm.weight", sd[p + "post_attention_layernorm.weight"])
+    keep(b + "attn_norm.weight", p + "input_layernorm.weight"); keep(b + "ffn_norm.weight", p + "post_attention_layernorm.weight")
     for g, h in (("attn_q_a", "q_a_proj"), ("attn_q_a_norm", "q_a_layernorm"), ("attn_q_b", "q_b_proj"), ("attn_kv_a_mqa", "kv_a_proj_with_mqa"),
-                 ("attn_kv_a_norm", "kv_a_layernorm"), ("attn_output", "o_proj")): put(f"{b}{g}.weight", sd[f"{a}{h}.weight"])
+                 ("attn_kv_a_norm", "kv_a_layernorm"), ("attn_output", "o_proj")): keep(f"{b}{g}.weight", f"{a}{h}.weight")
     kv = sd[a + "kv_b_proj.weight"]
-    if joined: put(b + "attn_kv_b.weight", kv)
+    if joined: keep(b + "attn_kv_b.weight", a + "kv_b_proj.weight")
     else:
         k, v = np.split(kv.reshape(H, nope + vd, lat), [nope], 1)
-        put(b + "attn_k_b.weight", k.transpose(0, 2, 1)); put(b + "attn_v_b.weight", v)
+        k = put(b + "attn_k_b.weight", k.transpose(0, 2, 1)).transpose(0, 2, 1); v = put(b + "attn_v_b.weight", v)
+        sd[a + "kv_b_proj.weight"] = np.concatenate([k, v], 1).reshape(kv.shape)
     m = p + "mlp."
     if i < c["first_k_dense_replace"]:
-        for x in ("gate", "up", "down"): put(f"{b}ffn_{x}.weight", sd[f"{m}{x}_proj.weight"])
+        for x in ("gate", "up", "down"): keep(f"{b}ffn_{x}.weight", f"{m}{x}_proj.weight")
         continue
-    put(b + "ffn_gate_inp.weight", sd[m + "gate.weight"]); put(b + "exp_probs_b.bias", sd[m + "gate.e_score_correction_bias"])
+    keep(b + "ffn_gate_inp.weight", m + "gate.weight"); keep(b + "exp_probs_b.bias", m + "gate.e_score_correction_bias")
     for x in ("gate", "up", "down"):
-        put(f"{b}ffn_{x}_exps.weight", np.stack([sd[f"{m}experts.{e}.{x}_proj.weight"] for e in range(E)]))
-        put(f"{b}ffn_{x}_shexp.weight", sd[f"{m}shared_experts.{x}_proj.weight"])
+        experts = put(f"{b}ffn_{x}_exps.weight", np.stack([sd[f"{m}experts.{e}.{x}_proj.weight"] for e in range(E)]))
+        for e in range(E): sd[f"{m}experts.{e}.{x}_proj.weight"] = experts[e]
+        keep(f"{b}ffn_{x}_shexp.weight", f"{m}shared_experts.{x}_proj.weight")
 w.write_header_to_file(); w.write_kv_data_to_file(); w.write_tensors_to_file(); w.close()
+
+if "golden" in sys.argv[4:]:
+    import tempfile
+
+    import transformers
+    from safetensors.torch import save_file
+
+    torch.set_grad_enabled(False)
+    with tempfile.TemporaryDirectory() as scratch:
+        save_file({k: torch.from_numpy(np.ascontiguousarray(v, np.float32)) for k, v in sd.items()}, scratch + "/model.safetensors", metadata={"format": "pt"})
+        json.dump({**c, "torch_dtype": "float32", "dtype": "float32"}, open(scratch + "/config.json", "w"))
+        model = transformers.AutoModelForCausalLM.from_pretrained(scratch, dtype=torch.float32, attn_implementation="eager").eval()
+    prompt = load_file(folder + "/golden.safetensors")["prompt"]
+    logits = model(input_ids=prompt[None].long(), use_cache=False).logits[0].float()
+    greedy, margin, ids, last = [], [], prompt.tolist(), logits[-1]
+    for _ in range(8):
+        top = last.topk(2)
+        greedy.append(int(top.indices[0])); margin.append(float(top.values[0] - top.values[1])); ids.append(greedy[-1])
+        last = model(input_ids=torch.tensor([ids]), use_cache=False).logits[0, -1].float()
+    save_file(dict(prompt=prompt, logits=logits.contiguous(), greedy=torch.tensor(greedy, dtype=torch.int32), margin=torch.tensor(margin)),
+              out.removesuffix(".gguf") + ".golden.safetensors")
