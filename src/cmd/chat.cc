@@ -126,8 +126,7 @@ class Conversation {
   // Prints the answer to `text` as it comes. A Ctrl-C ends it; what came stays in the conversation.
   Status Ask(const std::string& text) {
     messages_.push_back({{"role", "user"}, {"content", text}});
-    std::string answer;
-    Status failure;
+    Answer answer;
     EventReader events;
     g_interrupted.store(false);
     Result<HttpResponse> response = client_.Stream(
@@ -135,22 +134,34 @@ class Conversation {
         {{"Content-Type", "application/json"}, {"Authorization", "Bearer " + api_key_}},
         DumpJson(Body()),
         [&](std::string_view bytes) {
-          events.Push(bytes, [&](const std::string& data) { OnEvent(data, &answer, &failure); });
+          events.Push(bytes, [&](const std::string& data) { OnEvent(data, &answer); });
           return !g_interrupted.load();
         },
         [] { return !g_interrupted.load(); });
     const bool stopped = response.status().code() == StatusCode::kCancelled;
-    if (response.ok() && response->status != 200) failure = Internal(ErrorMessage(response->body));
-    if (!response.ok() && !stopped) failure = response.status();
-    if (!failure.ok()) {
-      messages_.erase(messages_.size() - 1);
-      return failure;
+    if (!response.ok() && !stopped) {
+      answer.failure = response.status();
+    } else if (response.ok() && response->status != 200) {
+      answer.failure = Internal(fmt::format("the server answered {}: {}", response->status,
+                                            ErrorMessage(response->body)));
+    } else if (answer.failure.ok() && !answer.done && !stopped) {
+      answer.failure = DataLoss("the server's answer was cut off, or is not a chat completion");
     }
-    messages_.push_back({{"role", "assistant"}, {"content", answer}});
+    if (!answer.failure.ok()) {
+      messages_.erase(messages_.size() - 1);
+      return answer.failure;
+    }
+    messages_.push_back({{"role", "assistant"}, {"content", answer.text}});
     return OkStatus();
   }
 
  private:
+  struct Answer {
+    std::string text;
+    bool done = false;  // its end was seen
+    Status failure;
+  };
+
   Json Body() const {
     Json body = {{"model", "default"},
                  {"messages", messages_},
@@ -165,21 +176,30 @@ class Conversation {
     return body;
   }
 
-  static void OnEvent(const std::string& data, std::string* answer, Status* failure) {
-    if (data == "[DONE]") return;
+  static void OnEvent(const std::string& data, Answer* answer) {
+    if (data == "[DONE]") {
+      answer->done = true;
+      return;
+    }
     Result<Json> event = ParseJson(data);
-    if (!event.ok() || !event->is_object()) return;
+    if (!event.ok() || !event->is_object()) {
+      answer->failure = DataLoss("the server sent an event that is no JSON object");
+      return;
+    }
     if (event->contains("error")) {
-      *failure = Internal(ErrorMessage(data));
+      answer->failure = Internal(ErrorMessage(data));
       return;
     }
     const Json* choices = event->contains("choices") ? &(*event)["choices"] : nullptr;
     if (choices == nullptr || !choices->is_array() || choices->empty()) return;
     const Json& choice = (*choices)[0];
     if (!choice.is_object() || !choice.contains("delta")) return;
-    Result<std::string> text = JsonString(choice["delta"], "content", "", "delta");
-    if (!text.ok()) return;
-    *answer += *text;
+    const Result<std::string> text = JsonString(choice["delta"], "content", "", "delta");
+    if (!text.ok()) {
+      answer->failure = text.status();
+      return;
+    }
+    answer->text += *text;
     std::fwrite(text->data(), 1, text->size(), stdout);
     std::fflush(stdout);
   }

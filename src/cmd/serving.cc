@@ -97,7 +97,7 @@ void DeclareModelOptions(OptionTable& table, ModelOptions& o) {
       .Range(0, 4096)
       .Group("Memory and speed");
   table.Add("--page-size", &o.engine.page_tokens, "N", "tokens per page of the KV cache")
-      .Range(1, 4096)
+      .Range(1, 1024)
       .Group("Memory and speed");
   table
       .Add("--max-total-tokens", &o.engine.max_total_tokens, "N",

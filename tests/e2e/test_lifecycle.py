@@ -232,6 +232,27 @@ def test_chat_keeps_the_conversation(server):
     assert gone.returncode == 1 and re.search(r"127\.0\.0\.1:1", gone.stderr)
 
 
+@pytest.mark.parametrize("body", [
+    b"<html>hello</html>",
+    b'data: {"choices":[{"delta":{"content":"half an answer"}}]}\n\n',
+    b"data: no JSON\n\ndata: [DONE]\n\n",
+    b'data: {"choices":[{"delta":{"content":7}}]}\n\ndata: [DONE]\n\n'])
+def test_chat_does_not_take_nonsense_for_an_answer(body):
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def answer():
+        connection, _ = listener.accept()
+        connection.recv(65536)
+        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+        connection.close()
+
+    threading.Thread(target=answer, daemon=True).start()
+    result = run("chat", "--url", "http://127.0.0.1:%d" % listener.getsockname()[1], "--prompt", "x")
+    listener.close()
+    assert result.returncode == 1
+    assert result.stderr.startswith("tern chat: ") and len(result.stderr) > len("tern chat: \n")
+
+
 def test_chat_ctrl_c_stops_the_answer_only(server):
     chat = subprocess.Popen([TERN, "chat", "--url", server.url, "--temperature", "0"], text=True,
                             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
