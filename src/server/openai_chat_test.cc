@@ -281,7 +281,7 @@ TEST_F(ChatTest, BadBodiesAre400AndNameTheField) {
       {R"({"messages":[{"role":"user","content":"raise"}]})", "line 1: raised"},
       {"{" + messages + R"(,"temperature":"hot"})", "body.temperature must be a number"},
       {"{" + messages + R"(,"temperature":-1})", "body.temperature"},
-      {"{" + messages + R"(,"temperature":1e400})", "malformed JSON"},
+      {"{" + messages + R"(,"temperature":1e400})", "number that is too large"},
       {"{" + messages + R"(,"top_p":0})", "body.top_p"},
       {"{" + messages + R"(,"top_p":1.5})", "body.top_p"},
       {"{" + messages + R"(,"min_p":2})", "body.min_p"},
