@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/file.h"
+#include "base/topology.h"
 #include "models/deepseek_v3.h"
 #include "models/glm4_moe.h"
 #include "models/glm_moe_dsa.h"
@@ -70,6 +71,19 @@ Result<std::unique_ptr<Checkpoint>> OpenCheckpoint(const std::string& path,
   return checkpoint;
 }
 
+// Weights stay in their format, so the files' bytes say what they will take: a model that can't fit
+// is refused before minutes of loading end in the system's out-of-memory killer.
+Status CheckFits(const Checkpoint& checkpoint) {
+  uint64_t bytes = 0;
+  for (const CheckpointTensor& tensor : checkpoint.tensors()) bytes += tensor.view.bytes.size();
+  const uint64_t available = AvailableMemoryBytes();
+  if (bytes <= available) return OkStatus();
+  constexpr double kGib = 1024.0 * 1024.0 * 1024.0;
+  return ResourceExhausted(
+      fmt::format("{}: weights of {:.1f} GiB do not fit in {:.1f} GiB of memory", checkpoint.path(),
+                  static_cast<double>(bytes) / kGib, static_cast<double>(available) / kGib));
+}
+
 }  // namespace
 
 Result<LoadFormat> LoadFormatNamed(const std::string& name) {
@@ -85,6 +99,7 @@ Result<std::unique_ptr<Model>> LoadModel(const std::string& path, Ops& ops,
                                          const LoadOptions& options) {
   TERN_ASSIGN_OR_RETURN(auto checkpoint, OpenCheckpoint(path, options));
   TERN_ASSIGN_OR_RETURN(const Architecture* architecture, FindArchitecture(checkpoint->config()));
+  TERN_RETURN_IF_ERROR(CheckFits(*checkpoint));
   return architecture->load(std::move(checkpoint), ops, options);
 }
 

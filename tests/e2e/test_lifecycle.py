@@ -143,7 +143,9 @@ def test_wrong_usage_and_missing_files(tmp_path):
     broken.write_bytes(b"GGUF\x03\x00\x00\x00")
     template = tmp_path / "t.jinja"
     template.write_text("{% if %}")
+    huge = ROOT / "tests/data/configs/glm-5.2.json"  # 1.4 TB in BF16
     for args, word in ((["--model-path", "/no/such/model"], "/no/such/model"),
+                       (["--model-path", str(huge), "--load-format", "dummy"], "do not fit"),
                        (["--model-path", str(broken)], str(broken)),
                        (["--model-path", str(MODEL), "--kv-cache-dtype", "fp8_tiled"], "fp8_tiled"),
                        (["--model-path", str(MODEL), "--chat-template", str(template)], str(template)),
