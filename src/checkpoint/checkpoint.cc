@@ -158,6 +158,12 @@ const std::vector<int32_t>& Checkpoint::eos_token_ids() const {
   return generation_.eos_token_ids.empty() ? config_.eos_token_ids : generation_.eos_token_ids;
 }
 
+uint64_t Checkpoint::tensor_bytes() const {
+  uint64_t bytes = 0;
+  for (const CheckpointTensor& tensor : tensors_) bytes += tensor.view.bytes.size();
+  return bytes;
+}
+
 const CheckpointTensor* Checkpoint::Find(std::string_view name) const {
   const auto found =
       std::lower_bound(tensors_.begin(), tensors_.end(), name,

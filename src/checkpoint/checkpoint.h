@@ -64,6 +64,8 @@ class Checkpoint {
   // Sorted by name. Tensors of a multimodal checkpoint that are not the language model's keep their
   // stored names.
   const std::vector<CheckpointTensor>& tensors() const { return tensors_; }
+  // Bytes of all of them, as stored.
+  uint64_t tensor_bytes() const;
   // nullptr when there is none.
   const CheckpointTensor* Find(std::string_view name) const;
   // Errors: kInvalidArgument "<path>: tensor '<name>' is missing" or "... has shape [..], not

@@ -39,15 +39,7 @@ TEST_P(GoldenTest, ReferencePrecisionMatchesWhateverChunkPageSizeAndDecodeSplit)
       {1, length}, {7, length}, {length, length}, {length, 0}, {length, length / 2}};
   for (const int64_t page_tokens : {16, 64}) {
     for (const auto& [chunk, prefill] : kChunkAndPrefill) {
-      auto sequence = test::MakeSequence(*model, KvFormat::kF32, page_tokens, length + 16);
-      const auto logits = test::RunAll(*model, sequence, golden.prompt, chunk, prefill);
-      EXPECT_LE(test::MaxAbsDiff(logits, golden.logits), 2e-3f)
-          << "page " << page_tokens << " chunk " << chunk << " prefill " << prefill;
-      const std::vector<float> last(logits.end() - model->info().vocab_size, logits.end());
-      const size_t equal = test::GreedyAgreement(*ops, *model, sequence, last, golden.greedy);
-      if (equal < golden.greedy.size()) {
-        EXPECT_LT(golden.margin[equal], 0.005f) << equal;
-      }
+      test::ExpectMatchesGolden(*ops, *model, golden, page_tokens, chunk, prefill);
     }
   }
 }

@@ -59,15 +59,7 @@ TEST_P(ParityTest, ReferencePrecisionMatchesWhateverChunkPageSizeAndDecodeSplit)
   std::vector<Setting> settings = {{16, 7, length / 2}};
   if (isa == Ops::SupportedIsas().front()) settings.push_back({64, length, length});
   for (const Setting& s : settings) {
-    auto sequence = test::MakeSequence(*model, KvFormat::kF32, s.page_tokens, length + 16);
-    const auto logits = test::RunAll(*model, sequence, golden.prompt, s.chunk, s.prefill);
-    EXPECT_LE(test::MaxAbsDiff(logits, golden.logits), 2e-3f)
-        << "page " << s.page_tokens << " chunk " << s.chunk << " prefill " << s.prefill;
-    const std::vector<float> last(logits.end() - model->info().vocab_size, logits.end());
-    const size_t equal = test::GreedyAgreement(*ops, *model, sequence, last, golden.greedy);
-    if (equal < golden.greedy.size()) {
-      EXPECT_LT(golden.margin[equal], 0.005f) << equal;
-    }
+    test::ExpectMatchesGolden(*ops, *model, golden, s.page_tokens, s.chunk, s.prefill);
   }
 }
 

@@ -74,8 +74,7 @@ Result<std::unique_ptr<Checkpoint>> OpenCheckpoint(const std::string& path,
 // Weights stay in their format, so the files' bytes say what they will take: a model that can't fit
 // is refused before minutes of loading end in the system's out-of-memory killer.
 Status CheckFits(const Checkpoint& checkpoint) {
-  uint64_t bytes = 0;
-  for (const CheckpointTensor& tensor : checkpoint.tensors()) bytes += tensor.view.bytes.size();
+  const uint64_t bytes = checkpoint.tensor_bytes();
   const uint64_t available = AvailableMemoryBytes();
   if (bytes <= available) return OkStatus();
   constexpr double kGib = 1024.0 * 1024.0 * 1024.0;

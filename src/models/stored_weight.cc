@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "kernels/ref/dequantize.h"
 #include "tensor/number.h"
 
 namespace tern {
@@ -196,22 +197,6 @@ Result<StoredWeight> FindPacked(const Checkpoint& checkpoint, const std::string&
 
 }  // namespace
 
-bool IsPlainWeight(DType dtype) {
-  switch (dtype) {
-    case DType::kF32:
-    case DType::kF16:
-    case DType::kBF16:
-    case DType::kQ4_0:
-    case DType::kQ4_1:
-    case DType::kQ8_0:
-    case DType::kQ4_K:
-    case DType::kQ6_K:
-      return true;
-    default:
-      return false;
-  }
-}
-
 uint64_t StoredWeight::stored_bytes() const {
   uint64_t bytes = 0;
   for (const CheckpointTensor* tensor : tensors) {
@@ -232,7 +217,7 @@ Result<StoredWeight> FindWeight(const Checkpoint& checkpoint, const std::string&
   TERN_ASSIGN_OR_RETURN(const CheckpointTensor* tensor,
                         checkpoint.Require(name, Shape{rows, columns}));
   if (tensor->view.dtype == DType::kF8E4M3) return FindFp8(checkpoint, name, *tensor);
-  if (!IsPlainWeight(tensor->view.dtype)) {
+  if (!IsWeightType(tensor->view.dtype)) {
     return Bad(*tensor, fmt::format("has type {}, which is no weight", TypeName(*tensor)));
   }
   if (const CheckpointTensor* scales = checkpoint.Find(name + "_scale_inv")) {

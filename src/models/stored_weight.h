@@ -13,9 +13,6 @@
 
 namespace tern {
 
-// A float or GGUF block type: values without scales of their own.
-bool IsPlainWeight(DType dtype);
-
 struct StoredWeight {
   WeightView view;
   // data, scales, zero points; nullptr where there is none.

@@ -111,4 +111,19 @@ inline size_t GreedyAgreement(Ops& ops, Model& model, SingleSequence& sequence,
   return expected.size();
 }
 
+// Reference precision: logits within 2e-3, and greedy tokens equal up to a margin under 0.005.
+inline void ExpectMatchesGolden(Ops& ops, Model& model, const Golden& golden, int64_t page_tokens,
+                                int64_t chunk, int64_t prefill) {
+  const auto positions = static_cast<int64_t>(golden.prompt.size() + golden.greedy.size());
+  auto sequence = MakeSequence(model, KvFormat::kF32, page_tokens, positions);
+  const auto logits = RunAll(model, sequence, golden.prompt, chunk, prefill);
+  EXPECT_LE(MaxAbsDiff(logits, golden.logits), 2e-3f)
+      << "page " << page_tokens << " chunk " << chunk << " prefill " << prefill;
+  const std::vector<float> last(logits.end() - model.info().vocab_size, logits.end());
+  const size_t equal = GreedyAgreement(ops, model, sequence, last, golden.greedy);
+  if (equal < golden.greedy.size()) {
+    EXPECT_LT(golden.margin[equal], 0.005f) << equal;
+  }
+}
+
 }  // namespace tern::test

@@ -5,6 +5,8 @@
 #include <cstring>
 #include <utility>
 
+#include "kernels/ref/dequantize.h"
+
 namespace tern {
 namespace {
 
@@ -19,16 +21,15 @@ int64_t InterleavedRow(int64_t row, int64_t head_dim) {
 }  // namespace
 
 WeightLoader::WeightLoader(const Checkpoint& checkpoint, Ops& ops, const LoadOptions& options)
-    : checkpoint_(checkpoint), ops_(ops), options_(options) {
-  for (const CheckpointTensor& tensor : checkpoint.tensors()) {
-    total_bytes_ += tensor.view.bytes.size();
-  }
-}
+    : checkpoint_(checkpoint),
+      ops_(ops),
+      options_(options),
+      total_bytes_(checkpoint.tensor_bytes()) {}
 
 Result<const CheckpointTensor*> WeightLoader::RequireWeight(const std::string& name,
                                                             const Shape& shape) {
   TERN_ASSIGN_OR_RETURN(const CheckpointTensor* tensor, checkpoint_.Require(name, shape));
-  if (IsPlainWeight(tensor->view.dtype)) return tensor;
+  if (IsWeightType(tensor->view.dtype)) return tensor;
   return InvalidArgument(fmt::format("{}: tensor '{}' has type {}, which is no weight",
                                      tensor->path(), tensor->stored_name,
                                      InfoOf(tensor->view.dtype).name));
