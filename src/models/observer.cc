@@ -109,6 +109,7 @@ Result<std::unique_ptr<ObservedModel>> ObservedModel::Load(const std::string& pa
   return result;
 }
 
+ObservedModel::ObservedModel(Ops& ops) : ops_(ops) {}
 ObservedModel::~ObservedModel() = default;
 
 int64_t ObservedModel::vocab_size() const { return model_->info().vocab_size; }

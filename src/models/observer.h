@@ -73,7 +73,7 @@ class ObservedModel {
              ActivationObserver& observer, const std::function<void(int64_t rows)>& done);
 
  private:
-  explicit ObservedModel(Ops& ops) : ops_(ops) {}
+  explicit ObservedModel(Ops& ops);
 
   Ops& ops_;
   WeightNames names_;
