@@ -18,7 +18,8 @@ inline constexpr unsigned kString = 1, kInteger = 2, kNumber = 4, kBoolean = 8, 
 }
 using JsonTypes = unsigned;
 
-// The `parameters` of the tool with this name in OpenAI's list; null when there is none.
+// The `parameters` of the tool with this name in OpenAI's list, an empty object when it has none;
+// null when there is no such tool.
 const Json* ParametersOfTool(const Json* tools, std::string_view name);
 
 // What `parameters` (a JSON Schema) allows for the argument; none when it says nothing: of type,
