@@ -180,7 +180,8 @@ std::string ArgumentToJson(const Json* parameters, const std::string& key, std::
   const bool string_allowed = !types || (*types & json_type::kString) != 0;
   const std::string value(TrimSpace(raw));
   const Result<Json> parsed = ParseJson(value);
-  if (!parsed.ok()) {
+  // The reader skips a byte-order mark, others need not.
+  if (!parsed.ok() || value.starts_with("\xEF\xBB\xBF")) {
     if (types && !string_allowed) {
       if ((*types & json_type::kBoolean) != 0 && value == "True") return "true";
       if ((*types & json_type::kBoolean) != 0 && value == "False") return "false";

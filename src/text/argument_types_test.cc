@@ -48,6 +48,12 @@ TEST(ArgumentTypes, ValuesOfAnotherTypeAreNotLost) {
   EXPECT_EQ(ToJson(R"({"type":["object","null"]})", "None"), "null");
   EXPECT_EQ(ToJson(R"({"type":"array"})", "[1, 2"), R"("[1, 2")");
   EXPECT_EQ(ToJson(R"({"type":"object"})", "NaN"), R"("NaN")");
+  EXPECT_EQ(ToJson(R"({"type":"integer"})", std::string_view("3\0}", 3)), R"("3\u0000}")");
+  EXPECT_EQ(ToJson(R"({"type":"integer"})",
+                   "\xEF\xBB\xBF"
+                   "3"),
+            "\"\xEF\xBB\xBF"
+            "3\"");
 }
 
 TEST(ArgumentTypes, UnionsTakeJsonOfAnAllowedTypeElseTheText) {
