@@ -131,6 +131,16 @@ Int4Matrix QuantizeInt4(const float* weights, int64_t rows, int64_t columns, int
   return matrix;
 }
 
+void AddInt4Error(const float* weights, int64_t columns, int64_t group, const int8_t* codes,
+                  const uint16_t* scales, QuantError* sums) {
+  for (int64_t begin = 0; begin < columns; begin += group) {
+    const float scale = FloatFromBf16(scales[begin / group]);
+    AddQuantError(
+        weights + begin, group,
+        [&](int64_t i) { return static_cast<float>(codes[begin + i]) * scale; }, sums);
+  }
+}
+
 void PackInt4Row(const int8_t* codes, int64_t columns, uint32_t* words) {
   for (int64_t word = 0; word < columns / 8; ++word) {
     uint32_t packed = 0;

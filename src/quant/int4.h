@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "quant/quant_error.h"
+
 namespace tern {
 
 inline constexpr int kInt4Min = -8, kInt4Max = 7;
@@ -41,6 +43,10 @@ void QuantizeInt4Row(const float* weights, int64_t columns, int64_t group, Scale
 // `weights` [rows, columns]. REQUIRES: `group` divides `columns`.
 Int4Matrix QuantizeInt4(const float* weights, int64_t rows, int64_t columns, int64_t group,
                         ScaleMethod method, const float* importance = nullptr);
+
+// Adds a quantized row's differences from its weights to `sums`.
+void AddInt4Error(const float* weights, int64_t columns, int64_t group, const int8_t* codes,
+                  const uint16_t* scales, QuantError* sums);
 
 // One row of codes as 32-bit words [columns / 8]: code i plus 8 in bits 4 (i mod 8) .. of word
 // i / 8. REQUIRES: 8 divides `columns`.
