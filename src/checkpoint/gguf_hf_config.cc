@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 #include <numbers>
+#include <string>
 #include <vector>
 
 #include "base/check.h"
@@ -59,12 +60,23 @@ Result<RopeConfig> Llama3RopeOf(const CheckpointTensor& tensor, const ModelConfi
                   tensor.path(), tensor.stored_name));
 }
 
+// GGUF holds floats: the shortest decimal that gives the same one, 1e-05 and not 9.999999747e-06.
+double Shortest(double value) {
+  const auto narrow = static_cast<float>(value);
+  return static_cast<double>(narrow) == value ? std::stod(fmt::format("{}", narrow)) : value;
+}
+
+// The reader multiplies a stored tenth by ten, in double.
+double RoundedMscale(double mscale) {
+  return std::stod(fmt::format("{}", static_cast<float>(mscale)));
+}
+
 Json RopeScaling(const RopeConfig& rope) {
   if (rope.type == "default") return nullptr;
   Json json = Json::object();
   json["rope_type"] = rope.type;
   json["type"] = rope.type;
-  json["factor"] = rope.factor;
+  json["factor"] = Shortest(rope.factor);
   if (rope.type == "llama3") {
     json["low_freq_factor"] = rope.low_freq_factor;
     json["high_freq_factor"] = rope.high_freq_factor;
@@ -73,10 +85,12 @@ Json RopeScaling(const RopeConfig& rope) {
     json["original_max_position_embeddings"] = rope.original_max_position_embeddings;
   }
   if (rope.type == "yarn") {
-    json["beta_fast"] = rope.beta_fast;
-    json["beta_slow"] = rope.beta_slow;
+    json["beta_fast"] = Shortest(rope.beta_fast);
+    json["beta_slow"] = Shortest(rope.beta_slow);
     // Cosines are not scaled: both are alike.
-    if (rope.mscale_all_dim) json["mscale"] = json["mscale_all_dim"] = *rope.mscale_all_dim;
+    if (rope.mscale_all_dim) {
+      json["mscale"] = json["mscale_all_dim"] = RoundedMscale(*rope.mscale_all_dim);
+    }
   }
   return json;
 }
@@ -101,7 +115,7 @@ void AddMoe(const MoeConfig& moe, Json* json) {
   (*json)["n_group"] = moe.n_group;
   (*json)["topk_group"] = moe.topk_group;
   (*json)["norm_topk_prob"] = moe.norm_topk_prob;
-  (*json)["routed_scaling_factor"] = moe.routed_scaling_factor;
+  (*json)["routed_scaling_factor"] = Shortest(moe.routed_scaling_factor);
   (*json)["scoring_func"] = "sigmoid";
   (*json)["topk_method"] = "noaux_tc";
   (*json)["num_nextn_predict_layers"] = 0;
@@ -143,8 +157,8 @@ Result<Json> HfConfigOfGguf(const Checkpoint& checkpoint) {
   }
   if (config.moe) AddMoe(*config.moe, &json);
   json["max_position_embeddings"] = config.max_position_embeddings;
-  json["rms_norm_eps"] = config.rms_norm_eps;
-  json["rope_theta"] = rope.theta;
+  json["rms_norm_eps"] = Shortest(config.rms_norm_eps);
+  json["rope_theta"] = Shortest(rope.theta);
   json["rope_scaling"] = RopeScaling(rope);
   json["tie_word_embeddings"] = config.tie_word_embeddings;
   return json;

@@ -27,9 +27,11 @@ enum class ScaleMethod {
 
 // The BF16 scale of the `count` weights of one group. kRoundToNearest is compressed-tensors' minmax
 // observer: the larger of amax / 7.5 and 1e-10, rounded to BF16.
-// kSearch minimises sum_i importance[i] * (weights[i] - code[i] * scale)^2 over the BF16 numbers
-// around amax / 10.25 ... amax / 6.5; `importance` [count] may be null: all alike.
-// REQUIRES: finite weights, importance finite and not negative.
+// kSearch looks for the least sum_i importance[i] * (weights[i] - code[i] * scale)^2 among amax
+// / 6.5
+// ... amax / 10 and the BF16 numbers around the least squares of the best of these;
+// `importance` [count] may be null: all alike.
+// REQUIRES: finite weights, importance finite and not negative, count <= 128.
 uint16_t Int4Scale(const float* weights, int64_t count, ScaleMethod method,
                    const float* importance = nullptr);
 
