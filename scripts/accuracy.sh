@@ -82,7 +82,7 @@ for model in "${models[@]}"; do
   else
     base_model=$(scripts/fetch_smollm2.sh) || die "scripts/fetch_smollm2.sh failed"
     base_model=${base_model#"$root"/}
-    text="$out/smollm2_text.txt" base=smollm2_own limits=(--max-new-tokens 16)
+    text="$out/smollm2_text.txt" base=smollm2_own limits=(--max-new-tokens 16 --page-size 16)
     cat tests/data/tiny/perplexity_dev.txt tests/data/smollm2/docs_text.txt > "$text"
     python3 tests/tasks/make_tasks.py --for smollm2 --items 2000 > "$tasks"
   fi
