@@ -14,7 +14,7 @@ import sys
 import tempfile
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from safetensors import bf16_values, fp8_values, load, load_file, save  # noqa: E402  (the file beside this one)
+from raw_safetensors import bf16_values, fp8_values, load, load_file, save  # noqa: E402  (the file beside this one)
 
 TERN = os.path.abspath(sys.argv[1])
 GOLDEN = "tests/data/golden/"
