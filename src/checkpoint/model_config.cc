@@ -54,7 +54,8 @@ Result<RopeConfig> ParseRope(const Json& json, const std::string& where) {
 }
 
 // Beside the other fields, or among rope_parameters.
-Result<double> PartialRotaryFactor(const Json& json, const std::string& where) {
+Result<double> PartialRotaryFactor(const Json& json, const ModelConfig& config) {
+  const std::string& where = config.source;
   double factor = 1.0;
   FieldReader top(json, where);
   top.PositiveDouble("partial_rotary_factor", &factor);
@@ -63,6 +64,11 @@ Result<double> PartialRotaryFactor(const Json& json, const std::string& where) {
     FieldReader inner(json["rope_parameters"], where + ": rope_parameters");
     inner.PositiveDouble("partial_rotary_factor", &factor);
     TERN_RETURN_IF_ERROR(inner.status());
+  }
+  // This class rotates half of a head unless it is told; others all of it.
+  if (config.architecture == "Glm4MoeForCausalLM" && !Has(json, "partial_rotary_factor") &&
+      !(Has(json, "rope_parameters") && Has(json["rope_parameters"], "partial_rotary_factor"))) {
+    return Bad(where, "partial_rotary_factor is missing");
   }
   if (factor > 1) return Bad(where, fmt::format("partial_rotary_factor {} is above 1", factor));
   return factor;
@@ -357,7 +363,7 @@ Result<ModelConfig> ParseModelConfig(const Json& file, const std::string& where)
                fmt::format("num_nextn_predict_layers is {}", config.num_nextn_predict_layers));
   }
   TERN_ASSIGN_OR_RETURN(config.rope, ParseRope(json, where));
-  TERN_ASSIGN_OR_RETURN(config.partial_rotary_factor, PartialRotaryFactor(json, where));
+  TERN_ASSIGN_OR_RETURN(config.partial_rotary_factor, PartialRotaryFactor(json, config));
   TERN_RETURN_IF_ERROR(ParseParts(file, json, config));
   TERN_RETURN_IF_ERROR(CheckConsistent(config));
   return config;

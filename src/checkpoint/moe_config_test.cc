@@ -100,6 +100,7 @@ TEST(MoeConfigTest, MissingFieldsAreNotGuessed) {
   expect("kimi-k25-int4", "text_config", "topk_group");
   expect("kimi-k2", "rope_scaling", "factor");
   expect("deepseek-v32-dsa", "rope_parameters", "factor");
+  expect("glm4-moe", "rope_parameters", "partial_rotary_factor");
   expect("llama-rope3-tied", "rope_parameters", "factor");
   expect("llama-rope3-tied", "rope_parameters", "low_freq_factor");
 }
