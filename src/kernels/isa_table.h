@@ -14,6 +14,9 @@ namespace tern {
 // Attention cuts a sequence at absolute multiples of this many positions (DESIGN section 5, iii).
 inline constexpr int64_t kAttentionChunk = 256;
 
+// INT8 activations: a group of 32 without a number beyond this is zero.
+inline constexpr float kLeastActivation = 1e-30f;
+
 // out[r, n] = sum_k x[r, k] * weight[n, k] (+ bias[n]).
 struct MatMulArgs {
   int format = 0;                     // PackFormat of kernels/cpu/layout.h
@@ -27,6 +30,13 @@ struct MatMulArgs {
   const uint16_t* x_bf16 = nullptr;
   int64_t x_bf16_stride = 0;
   const float* x_sums = nullptr;
+  // Set instead where activations are INT8 (4-bit formats only): x as integers
+  // [rows, x_int8_stride], each eight columns in the order 0 4 1 5 2 6 3 7, and for each 32 columns
+  // [rows, k / 32] a scale, x_sums of what it was rounded to, and -8 times the integers' sum.
+  const int8_t* x_int8 = nullptr;
+  int64_t x_int8_stride = 0;
+  const float* x_scales = nullptr;
+  const int32_t* x_offsets = nullptr;
   const float* bias = nullptr;  // [n] or null
   float* out = nullptr;         // [rows, n], rows out_stride apart
   int64_t out_stride = 0;
@@ -83,6 +93,10 @@ struct IsaTable {
                  int64_t row_end);
   // One row of MatMulArgs::x_bf16 (`padded` numbers, zero from k on) and x_sums.
   void (*round_row)(const float* x, int64_t k, int64_t padded, uint16_t* out, float* sums);
+  // One row of MatMulArgs::x_int8, x_scales, x_sums and x_offsets: scale = max |x| / 127, integers
+  // round(x / scale); NaN as the scale where a number is not finite. REQUIRES: k % 32 == 0.
+  void (*quantize_row)(const float* x, int64_t k, int8_t* out, float* scales, float* sums,
+                       int32_t* offsets);
   // Round to nearest even; the bits of Bf16FromFloat.
   void (*to_bf16)(const float* x, int64_t n, uint16_t* out);
 

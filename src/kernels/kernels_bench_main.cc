@@ -1,6 +1,6 @@
-// Speed of single operations: kernels_bench [--benchmark_filter=...]. TERN_ISA and TERN_THREADS
-// choose the level and the threads. bytes_per_second counts packed weights (or KV rows) read once,
-// flops 2 * rows * n * k.
+// Speed of single operations: kernels_bench [--benchmark_filter=...]. TERN_ISA, TERN_THREADS and
+// TERN_ACTIVATIONS=int8 choose the level, the threads and the activations of 4-bit weights.
+// bytes_per_second counts packed weights (or KV rows) read once, flops 2 * rows * n * k.
 #include <benchmark/benchmark.h>
 #include <fmt/format.h>
 
@@ -27,8 +27,13 @@ ThreadPool& Pool() {
 }
 
 Ops& TheOps() {
-  static const std::unique_ptr<Ops> ops =
-      std::move(Ops::Create(EnvOr("TERN_ISA", ""), Pool())).value();
+  static const std::unique_ptr<Ops> ops = [] {
+    std::unique_ptr<Ops> made = std::move(Ops::Create(EnvOr("TERN_ISA", ""), Pool())).value();
+    if (std::string(EnvOr("TERN_ACTIVATIONS", "float")) == "int8") {
+      made->set_activations(Activations::kInt8);
+    }
+    return made;
+  }();
   return *ops;
 }
 

@@ -29,6 +29,11 @@ struct IsaTable;
 // to BF16 where the level has BF16 products (float32 sums).
 enum class Precision { kReference, kProduction };
 
+// What production precision multiplies 4-bit weights by. kFloat: what the level rounds other
+// activations to, if it does. kInt8: integers with a scale for each 32 columns, max |x| / 127:
+// about twice as fast where arithmetic is the bound, for an error that docs/accuracy.md measures.
+enum class Activations { kFloat, kInt8 };
+
 // A weight matrix [rows = out features, columns = in features], laid out for one level's kernels
 // (layouts: kernels/cpu/layout.h). Made only by Ops::Pack; opaque to everybody else.
 class PackedMatrix {
@@ -103,6 +108,9 @@ class Ops {
   ~Ops();
 
   const char* isa() const;
+  // Which activations products of weights packed for production take from now on.
+  void set_activations(Activations activations) { activations_ = activations; }
+  Activations activations() const { return activations_; }
   ThreadPool& pool() const { return pool_; }
 
   // Packs a [rows, columns] tensor of any float or GGUF block type. columns must be a multiple of
@@ -188,6 +196,7 @@ class Ops {
   Ops(const IsaTable& table, ThreadPool& pool);
   const IsaTable& table_;
   ThreadPool& pool_;
+  Activations activations_ = Activations::kFloat;
   struct Scratch;
   std::unique_ptr<Scratch> scratch_;
 };

@@ -17,6 +17,14 @@ namespace {
 
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
+constexpr int kQuadOrder[8] = {0, 2, 4, 6, 1, 3, 5, 7};  // where column 8 i + j lies
+
+double Activation(const MatMulArgs& args, int64_t row, int64_t k) {
+  if (args.x_int8 == nullptr) return args.x[row * args.x_stride + k];
+  return double{args.x_scales[row * (args.k / 32) + k / 32]} *
+         args.x_int8[row * args.x_int8_stride + k / 8 * 8 + kQuadOrder[k % 8]];
+}
+
 void RefMatMul(const MatMulArgs& args, int64_t panel_begin, int64_t panel_end, int64_t row_begin,
                int64_t row_end) {
   std::vector<double> weight(static_cast<size_t>(args.k));
@@ -27,7 +35,7 @@ void RefMatMul(const MatMulArgs& args, int64_t panel_begin, int64_t panel_end, i
     for (int64_t row = row_begin; row < row_end; ++row) {
       double sum = args.bias != nullptr ? args.bias[n] : 0.0;
       for (int64_t k = 0; k < args.k; ++k) {
-        sum += weight[static_cast<size_t>(k)] * args.x[row * args.x_stride + k];
+        sum += weight[static_cast<size_t>(k)] * Activation(args, row, k);
       }
       args.out[row * args.out_stride + n] = static_cast<float>(sum);
     }
@@ -45,6 +53,28 @@ void RefRoundRow(const float* x, int64_t k, int64_t padded, uint16_t* out, float
     double sum = 0;
     for (int64_t i = begin; i < std::min(begin + 32, k); ++i) sum += RoundToBf16(x[i]);
     sums[begin / 32] = static_cast<float>(sum);
+  }
+}
+
+void RefQuantizeRow(const float* x, int64_t k, int8_t* out, float* scales, float* sums,
+                    int32_t* offsets) {
+  for (int64_t begin = 0; begin < k; begin += 32) {
+    float largest = 0;
+    bool finite = true;
+    for (int64_t i = begin; i < begin + 32; ++i) {
+      largest = std::max(largest, std::fabs(x[i]));
+      finite = finite && std::isfinite(x[i]);
+    }
+    const float inverse = largest > kLeastActivation ? 127.0f / largest : 0.0f;
+    int32_t sum = 0;
+    for (int64_t i = begin; i < begin + 32; ++i) {
+      const auto q = finite ? static_cast<int32_t>(std::nearbyint(x[i] * inverse)) : 0;
+      out[i / 8 * 8 + kQuadOrder[i % 8]] = static_cast<int8_t>(q);
+      sum += q;
+    }
+    scales[begin / 32] = finite ? largest / 127.0f : std::numeric_limits<float>::quiet_NaN();
+    sums[begin / 32] = scales[begin / 32] * static_cast<float>(sum);
+    offsets[begin / 32] = -8 * sum;
   }
 }
 
@@ -238,6 +268,7 @@ void FillRefTable(IsaTable* table) {
             .bf16_activations = false,
             .matmul = RefMatMul,
             .round_row = RefRoundRow,
+            .quantize_row = RefQuantizeRow,
             .to_bf16 = RefToBf16,
             .rms_norm = RefRmsNorm,
             .layer_norm = RefLayerNorm,

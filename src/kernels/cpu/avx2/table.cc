@@ -4,15 +4,16 @@
 // Algorithms.
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/elementwise.h"
-#include "kernels/cpu/matmul_f32.h"
+#include "kernels/cpu/matmul_int8.h"
 
 namespace tern {
 
 void FillAvx2Table(IsaTable* table) {
   *table = {.name = "avx2",
             .bf16_activations = false,
-            .matmul = MatMulF32,
+            .matmul = MatMulF32OrInt8,
             .round_row = RoundRow,
+            .quantize_row = QuantizeRow,
             .to_bf16 = ToBf16,
             .rms_norm = RmsNorm,
             .layer_norm = LayerNorm,

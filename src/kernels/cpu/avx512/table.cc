@@ -6,7 +6,7 @@
 #include "kernels/cpu/avx512/attention_bf16.h"
 #include "kernels/cpu/avx512/matmul_bf16.h"
 #include "kernels/cpu/elementwise.h"
-#include "kernels/cpu/matmul_f32.h"
+#include "kernels/cpu/matmul_int8.h"
 
 namespace tern {
 
@@ -15,6 +15,7 @@ void FillAvx512Table(IsaTable* table) {
             .bf16_activations = true,
             .matmul = MatMul,
             .round_row = RoundRow,
+            .quantize_row = QuantizeRow,
             .to_bf16 = ToBf16,
             .rms_norm = RmsNorm,
             .layer_norm = LayerNorm,
