@@ -29,6 +29,7 @@ constexpr int64_t kDefaultChunk = 512;   // bounds the activations of a long pro
 struct ParityOptions {
   std::string model, golden;
   std::string precision = "production";
+  std::string activation_dtype = "auto";
   std::string kv_cache_dtype;
   int64_t page_size = 64;
   std::optional<int64_t> chunk, decode_from;
@@ -191,6 +192,7 @@ Result<Json> RunParity(const ParityOptions& options) {
   TERN_ASSIGN_OR_RETURN(const Golden golden, LoadGolden(options.golden));
   ThreadPool pool(static_cast<int>(options.threads.value_or(AvailableThreads())));
   TERN_ASSIGN_OR_RETURN(const auto ops, Ops::Create(EnvIsa().value_or(""), pool));
+  if (options.activation_dtype == "int8") ops->set_activations(Activations::kInt8);
   LoadOptions load;
   load.precision =
       options.precision == "reference" ? Precision::kReference : Precision::kProduction;
@@ -264,6 +266,10 @@ int ParityCommand(const std::vector<std::string>& args) {
       .Add("--precision", &options.precision, "NAME",
            "reference: float32 on dequantized weights; production: as served")
       .Choices({"reference", "production"});
+  table
+      .Add("--activation-dtype", &options.activation_dtype, "NAME",
+           "what 4-bit weights are multiplied by, as in serve")
+      .Choices({"auto", "int8"});
   table
       .Add("--kv-cache-dtype", &options.kv_cache_dtype, "NAME",
            "f32, bf16, fp8_e4m3, fp8_tiled, fp8_ds_mla or auto; default: f32 with reference "

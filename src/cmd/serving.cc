@@ -93,6 +93,12 @@ void DeclareModelOptions(OptionTable& table, ModelOptions& o) {
       .Add("--kv-cache-dtype", &o.kv_cache_dtype, "FORMAT",
            "how keys and values are stored: auto or bf16")
       .Group("Memory and speed");
+  table
+      .Add("--activation-dtype", &o.activation_dtype, "FORMAT",
+           "what 4-bit weights are multiplied by; auto: BF16 or float32, whichever the processor "
+           "multiplies; int8: integers with a scale for each 32")
+      .Choices({"auto", "int8"})
+      .Group("Memory and speed");
   table.Add("--threads", &o.threads, "N", "threads for kernels; 0: all that this process may use")
       .Range(0, 4096)
       .Group("Memory and speed");
@@ -212,6 +218,7 @@ Status Serving::StartEngine(ServedModel* served) {
       options_.threads > 0 ? static_cast<int>(options_.threads) : AvailableThreads();
   pool_ = std::make_unique<ThreadPool>(threads);
   TERN_ASSIGN_OR_RETURN(ops_, Ops::Create(EnvIsa().value_or(""), *pool_));
+  if (options_.activation_dtype == "int8") ops_->set_activations(Activations::kInt8);
   TERN_LOG(kInfo, "{} threads, {} kernels, {}", threads, ops_->isa(), CpuName());
 
   LoadOptions load;

@@ -26,6 +26,7 @@ struct ModelOptions {
   std::string load_format = "auto";
   std::string dummy_recipe = "config";
   std::string kv_cache_dtype = "auto";
+  std::string activation_dtype = "auto";
   std::string sampling_defaults = "model";
   int64_t threads = 0;  // 0: all that this process may use
   EngineOptions engine;
