@@ -68,6 +68,10 @@ const Json* JsonMember(const Json& object, const char* key) {
 
 Result<Json> ParseJson(std::string_view text) {
   TERN_RETURN_IF_ERROR(CheckBounds(text));
+  // nlohmann takes a NUL byte for the end of the text, whatever follows.
+  if (const size_t nul = text.find('\0'); nul != std::string_view::npos) {
+    return InvalidArgument(fmt::format("malformed JSON at byte {}", nul + 1));
+  }
   try {
     // No callback: nlohmann's callback parser takes time quadratic in the items of an array.
     return Json::parse(text.begin(), text.end());

@@ -25,6 +25,13 @@ TEST(Json, MalformedTextIsAnError) {
   EXPECT_NE(ParseJson("[1, x]").status().message().find("byte 5"), std::string::npos);
 }
 
+TEST(Json, NothingHidesBehindANulByte) {
+  using std::string_literals::operator""s;
+  EXPECT_EQ(ParseJson("[1]\0 x"s).status().message(), "malformed JSON at byte 4");
+  EXPECT_FALSE(ParseJson("[1]\0"s).ok());
+  EXPECT_FALSE(ParseJson("\"a\0b\""s).ok());
+}
+
 TEST(Json, DepthIsCapped) {
   const auto nested = [](int depth) { return std::string(depth, '[') + std::string(depth, ']'); };
   EXPECT_TRUE(ParseJson(nested(kMaxJsonDepth)).ok());

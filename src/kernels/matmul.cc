@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "kernels/cpu/layout.h"
 #include "kernels/isa_table.h"
+#include "kernels/matmul_observer.h"
 #include "kernels/ops.h"
 #include "kernels/packed_access.h"
 #include "kernels/scratch.h"
@@ -168,7 +169,18 @@ void Run(const IsaTable& table, ThreadPool& pool, std::vector<Product>& products
 
 }  // namespace
 
+void Ops::ShowInput(const PackedMatrix& weight, const float* x, int64_t rows) const {
+  if (observer_ != nullptr && rows > 0) observer_->OnInput(weight, x, weight.columns(), rows);
+}
+
 void Ops::MatMul(const float* x, int64_t rows, std::span<const MatMulTarget> targets) const {
+  if (observer_ != nullptr) {
+    for (const MatMulTarget& target : targets) ShowInput(*target.weight, x, rows);
+  }
+  Multiply(x, rows, targets);
+}
+
+void Ops::Multiply(const float* x, int64_t rows, std::span<const MatMulTarget> targets) const {
   if (rows == 0 || targets.empty()) return;
   std::vector<Product> products;
   products.reserve(targets.size());
@@ -191,6 +203,9 @@ void Ops::MatMul(std::span<const MatMulGroup> groups) const {
   products.reserve(groups.size());
   for (const MatMulGroup& group : groups) {
     if (group.rows == 0 || group.weight->rows() == 0) continue;
+    if (observer_ != nullptr) {
+      observer_->OnInput(*group.weight, group.x, group.x_stride, group.rows);
+    }
     MatMulArgs args = PackedAccess::ArgsOf(*group.weight);
     args.x = group.x;
     args.x_stride = group.x_stride;

@@ -235,7 +235,7 @@ void Ops::MlaPrefillAttention(const MlaShape& shape, const KvSlab& slab,
         const int64_t count = std::min(kAttentionChunk, positions - begin);
         expanded.Read(slab, run, begin, count);
         const MatMulTarget target{&kv_b, expanded.expanded()};
-        MatMul(expanded.latents(), count, {&target, 1});
+        Multiply(expanded.latents(), count, {&target, 1});
         expanded.Attend(pass, chunk, count, q);
       }
       expanded.Finish(pass, out);

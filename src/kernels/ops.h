@@ -23,6 +23,7 @@
 
 namespace tern {
 
+class MatMulObserver;
 struct IsaTable;
 
 // kReference: float32 on dequantized weights. kProduction: weights as stored, activations rounded
@@ -43,6 +44,8 @@ class PackedMatrix {
   int64_t columns() const { return columns_; }
   uint64_t size_bytes() const { return data_.size_bytes(); }
   bool empty() const { return rows_ == 0; }
+  // The same as long as the matrix lives, also when it is moved; null when it is empty.
+  const void* identity() const { return data_.data(); }
 
  private:
   friend class Ops;
@@ -133,6 +136,13 @@ class Ops {
   // All targets share x [rows, columns]; one parallel region.
   void MatMul(const float* x, int64_t rows, std::span<const MatMulTarget> targets) const;
 
+  // From now on `observer` sees the inputs of all products (kernels/matmul_observer.h); null:
+  // nobody does. It must outlive its use.
+  void SetObserver(MatMulObserver* observer) { observer_ = observer; }
+  // Shows x [rows, weight.columns()] to the observer. For a weight that attention multiplies with
+  // rows of its own choice (kv_b), which are not shown.
+  void ShowInput(const PackedMatrix& weight, const float* x, int64_t rows) const;
+
   // y = weight * x / sqrt(mean(x^2) + eps), per row of `columns`. x may equal y.
   void RmsNorm(const float* x, int64_t rows, int64_t columns, const float* weight, float eps,
                float* y) const;
@@ -194,9 +204,13 @@ class Ops {
 
  private:
   Ops(const IsaTable& table, ThreadPool& pool);
+  // MatMul that nobody sees.
+  void Multiply(const float* x, int64_t rows, std::span<const MatMulTarget> targets) const;
+
   const IsaTable& table_;
   ThreadPool& pool_;
   Activations activations_ = Activations::kFloat;
+  MatMulObserver* observer_ = nullptr;
   struct Scratch;
   std::unique_ptr<Scratch> scratch_;
 };

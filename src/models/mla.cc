@@ -145,6 +145,7 @@ Status MlaLayer::LoadUpProjections(WeightLoader& loader, int64_t layer, bool spl
   if (split) {
     TERN_ASSIGN_OR_RETURN(values, JoinHalves(loader, s, layer));
     TERN_ASSIGN_OR_RETURN(kv_b_, loader.PackValues(name, values.data(), rows, s.latent));
+    loader.Name(kv_b_, name);
   } else {
     TERN_ASSIGN_OR_RETURN(values, loader.Values(name, rows, s.latent));
     TERN_ASSIGN_OR_RETURN(kv_b_, loader.Matrix(name, rows, s.latent));
@@ -190,6 +191,7 @@ void MlaLayer::Project(const Ops& ops, const KvSlab& slab, const AttentionPass& 
   ops.RmsNorm(w.latent_, rows, s.latent, kv_norm_.data(), kLatentNormEps, w.latent_);
   ops.Rope(w.k_rope_, rows, 1, s.rope, s.rope, rope_style_, pass.cos, pass.sin);
   ops.MlaWrite(s, slab, pass.kv_runs, w.latent_, w.k_rope_);
+  ops.ShowInput(kv_b_, w.latent_, rows);
 }
 
 void MlaLayer::Attend(const Ops& ops, const KvSlab& slab, const AttentionPass& pass,

@@ -17,6 +17,8 @@
 
 namespace tern {
 
+class WeightNames;  // models/observer.h
+
 enum class LoadFormat {
   kAuto,  // what the files are
   kSafetensors,
@@ -32,6 +34,8 @@ struct LoadOptions {
   Precision precision = Precision::kProduction;
   // Called after each packed matrix with bytes of the checkpoint read so far and in all.
   std::function<void(uint64_t done_bytes, uint64_t total_bytes)> progress;
+  // Learns the name of each linear layer's packed weight; must outlive the load. Null: nobody asks.
+  WeightNames* weight_names = nullptr;
 };
 
 // Loads a checkpoint (Checkpoint::Open's paths). `ops` must outlive the model. Mapped tensors are

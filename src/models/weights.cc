@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "kernels/ref/dequantize.h"
+#include "models/observer.h"
 
 namespace tern {
 namespace {
@@ -60,7 +61,13 @@ Result<PackedMatrix> WeightLoader::Pack(const StoredWeight& stored, const Weight
 
 Result<PackedMatrix> WeightLoader::Matrix(const std::string& name, int64_t rows, int64_t columns) {
   TERN_ASSIGN_OR_RETURN(const StoredWeight stored, FindWeight(checkpoint_, name, rows, columns));
-  return Pack(stored, stored.view, options_.precision);
+  TERN_ASSIGN_OR_RETURN(PackedMatrix packed, Pack(stored, stored.view, options_.precision));
+  Name(packed, name);
+  return packed;
+}
+
+void WeightLoader::Name(const PackedMatrix& matrix, const std::string& name) {
+  if (options_.weight_names != nullptr) options_.weight_names->Add(matrix, name);
 }
 
 Result<PackedMatrix> WeightLoader::Float32Matrix(const std::string& name, int64_t rows,
@@ -114,7 +121,9 @@ Result<PackedMatrix> WeightLoader::RotaryMatrix(const std::string& name, int64_t
   }
   WeightView view = stored.view;
   view.data.bytes = ordered;
-  return Pack(stored, view, options_.precision);
+  TERN_ASSIGN_OR_RETURN(PackedMatrix packed, Pack(stored, view, options_.precision));
+  Name(packed, name);
+  return packed;
 }
 
 Result<TensorView> WeightLoader::LookupTable(const std::string& name, int64_t rows,

@@ -34,6 +34,10 @@ class WeightLoader {
   // Hugging Face's order, so that KV rows are alike whatever file a model came from.
   Result<PackedMatrix> RotaryMatrix(const std::string& name, int64_t heads, int64_t head_dim,
                                     int64_t columns);
+  // Tells LoadOptions::weight_names that `matrix` is the weight `name`. Matrix and RotaryMatrix do
+  // it themselves.
+  void Name(const PackedMatrix& matrix, const std::string& name);
+
   // A [rows, columns] matrix whose rows are looked up, as it lies in the mapped file.
   Result<TensorView> LookupTable(const std::string& name, int64_t rows, int64_t columns);
   // A [size] vector as float32.
