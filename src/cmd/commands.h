@@ -8,6 +8,7 @@
 namespace tern {
 
 int ChatCommand(const std::vector<std::string>& args);
+int EvalCommand(const std::vector<std::string>& args);
 int InspectCommand(const std::vector<std::string>& args);
 int ParityCommand(const std::vector<std::string>& args);
 int ServeCommand(const std::vector<std::string>& args);

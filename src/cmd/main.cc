@@ -25,6 +25,8 @@ constexpr Command kCommands[] = {
     {"tokenize", "text to token ids and back, line by line", tern::TokenizeCommand},
     {"template", "render a chat template, line by line", tern::TemplateCommand},
     {"inspect", "what is in a checkpoint", tern::InspectCommand},
+    {"eval", "perplexity, KL and task accuracy, and whether a format is equivalent",
+     tern::EvalCommand},
     {"parity", "compare logits with a reference file", tern::ParityCommand},
 };
 

@@ -25,18 +25,6 @@ constexpr double kMaxCount = 1e12;
 // A prompt that fills a context of a million tokens, as ids, twice.
 constexpr uint64_t kBodyLimitBytes = 16 << 20;
 
-Result<KvFormat> KvFormatNamed(const std::string& name) {
-  if (name == "bf16" || name == "bfloat16" || name == "auto") return KvFormat::kBf16;
-  for (const char* later : {"fp8_e4m3", "fp8_tiled", "fp8_ds_mla"}) {
-    if (name == later) {
-      return Unimplemented(
-          fmt::format("--kv-cache-dtype {} is not built yet; auto and bf16 are", name));
-    }
-  }
-  return InvalidArgument(
-      fmt::format("--kv-cache-dtype '{}' is unknown; auto and bf16 are built", name));
-}
-
 Result<SamplingDefaults> SamplingDefaultsOf(const ModelOptions& options) {
   SamplingDefaults defaults;
   if (options.sampling_defaults == "openai") return defaults;
@@ -58,6 +46,18 @@ std::string TextOf(const Tokenizer& tokenizer, std::optional<TokenId> id) {
 }
 
 }  // namespace
+
+Result<KvFormat> KvFormatNamed(const std::string& name) {
+  if (name == "bf16" || name == "bfloat16" || name == "auto") return KvFormat::kBf16;
+  for (const char* later : {"fp8_e4m3", "fp8_tiled", "fp8_ds_mla"}) {
+    if (name == later) {
+      return Unimplemented(
+          fmt::format("--kv-cache-dtype {} is not built yet; auto and bf16 are", name));
+    }
+  }
+  return InvalidArgument(
+      fmt::format("--kv-cache-dtype '{}' is unknown; auto and bf16 are built", name));
+}
 
 void DeclareModelOptions(OptionTable& table, ModelOptions& o) {
   table.Add("--model-path", &o.model_path, "DIR|FILE.gguf", "checkpoint to load")

@@ -33,6 +33,10 @@ struct ModelOptions {
   int64_t random_seed = 0;
 };
 
+// The format that --kv-cache-dtype names. Errors: kInvalidArgument, kUnimplemented; both name the
+// flag.
+Result<KvFormat> KvFormatNamed(const std::string& name);
+
 // Declares --model-path and what else ModelOptions holds. `options` outlives the table.
 void DeclareModelOptions(OptionTable& table, ModelOptions& options);
 

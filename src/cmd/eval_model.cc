@@ -1,0 +1,140 @@
+#include "cmd/eval_model.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "base/file.h"
+#include "cmd/load.h"
+#include "cmd/progress_bar.h"
+#include "models/registry.h"
+#include "models/single_sequence.h"
+
+namespace tern {
+namespace {
+
+class SequenceLogits final : public LogitSource {
+ public:
+  SequenceLogits(Model& model, KvFormat kv_format, int64_t page_tokens, std::string name)
+      : model_(model), kv_format_(kv_format), page_tokens_(page_tokens), name_(std::move(name)) {}
+
+  const std::string& name() const override { return name_; }
+  int64_t vocab_size() const override { return model_.info().vocab_size; }
+  int64_t context_length() const override { return model_.info().context_length; }
+  Status Begin(int64_t tokens) override {
+    TERN_ASSIGN_OR_RETURN(sequence_,
+                          SingleSequence::Make(model_, kv_format_, page_tokens_, tokens));
+    return OkStatus();
+  }
+  Status Append(std::span<const int32_t> tokens, float* logits) override {
+    return sequence_->Append(tokens, RowForm::kPrefill, logits);
+  }
+
+ private:
+  Model& model_;
+  const KvFormat kv_format_;
+  const int64_t page_tokens_;
+  const std::string name_;
+  std::optional<SingleSequence> sequence_;
+};
+
+std::string TextOf(const Tokenizer& tokenizer, std::optional<TokenId> id) {
+  return id ? std::string(tokenizer.TokenBytes(*id)) : std::string();
+}
+
+}  // namespace
+
+Result<std::unique_ptr<EvalModel>> EvalModel::Load(const ModelOptions& options,
+                                                   const std::string& precision, Ops& ops) {
+  std::unique_ptr<EvalModel> eval(new EvalModel(options, ops));
+  const bool reference = precision == "reference";
+  if (reference && options.kv_cache_dtype == "auto") {
+    eval->kv_format_ = KvFormat::kF32;
+  } else {
+    TERN_ASSIGN_OR_RETURN(eval->kv_format_, KvFormatNamed(options.kv_cache_dtype));
+  }
+  const bool dummy = options.load_format == "dummy";
+  Result<std::shared_ptr<const Tokenizer>> tokenizer =
+      dummy ? LoadDummyTokenizer(options.model_path) : LoadTokenizer(options.model_path);
+  if (!tokenizer.ok()) return tokenizer.status();
+  eval->tokenizer_ = std::move(tokenizer).value();
+  Result<std::string> source = options.chat_template.empty()
+                                   ? LoadChatTemplateSource(options.model_path)
+                                   : ReadFile(options.chat_template);
+  eval->template_status_ = source.status();
+  if (source.ok()) eval->template_source_ = std::move(source).value();
+
+  LoadOptions load;
+  load.precision = reference ? Precision::kReference : Precision::kProduction;
+  TERN_ASSIGN_OR_RETURN(load.format, LoadFormatNamed(options.load_format));
+  TERN_ASSIGN_OR_RETURN(load.dummy_recipe, WeightRecipeNamed(options.dummy_recipe));
+  ProgressBar bar("loading " + options.model_path, "bytes");
+  load.progress = [&bar](uint64_t done, uint64_t total) {
+    bar.Update(static_cast<int64_t>(done), static_cast<int64_t>(total));
+  };
+  TERN_ASSIGN_OR_RETURN(eval->model_, LoadModel(options.model_path, ops, load));
+  const int64_t vocab = eval->model_->info().vocab_size;
+  if (eval->tokenizer_->vocab_size() > vocab) {
+    return InvalidArgument(fmt::format("{}: the tokenizer has {} tokens, the model only {}",
+                                       options.model_path, eval->tokenizer_->vocab_size(), vocab));
+  }
+  return eval;
+}
+
+int64_t EvalModel::kv_bytes_per_token() const {
+  const auto format =
+      PageFormat::Make(model_->info().kv_layers, kv_format_, options_.engine.page_tokens);
+  return format.ok() ? format->bytes_per_token() : 0;
+}
+
+std::string EvalModel::bos_text() const { return TextOf(*tokenizer_, tokenizer_->bos()); }
+std::string EvalModel::eos_text() const { return TextOf(*tokenizer_, tokenizer_->eos()); }
+
+Result<std::shared_ptr<const ChatTemplate>> EvalModel::CompileTemplate() const {
+  if (!template_status_.ok()) {
+    return template_status_.WithContext("tasks need a chat template (--chat-template FILE)");
+  }
+  auto compiled = ChatTemplate::Compile(template_source_);
+  if (compiled.ok()) return compiled;
+  const bool own = options_.chat_template.empty();
+  return compiled.status().WithContext(
+      fmt::format("chat template of {}", own ? options_.model_path : options_.chat_template));
+}
+
+std::optional<TokenId> EvalModel::NaturalBos() const {
+  const std::string bos = bos_text();
+  if (bos.empty()) return std::nullopt;
+  const auto chat_template = CompileTemplate();
+  if (!chat_template.ok()) return tokenizer_->bos();
+  Json inputs = Json::object();
+  inputs["messages"] = Json::array();
+  for (const char* role : {"user", "assistant", "user"}) {
+    inputs["messages"].push_back({{"role", role}, {"content", "x"}});
+  }
+  inputs["bos_token"] = bos;
+  inputs["eos_token"] = eos_text();
+  const Result<std::string> text = (*chat_template)->Render(inputs);
+  const bool once = text.ok() && text->starts_with(bos) && text->rfind(bos) == 0;
+  return once ? tokenizer_->bos() : std::nullopt;
+}
+
+Result<std::optional<TokenId>> EvalModel::BosNamed(const std::string& name) const {
+  if (name == "auto") return NaturalBos();
+  if (name == "none") return std::optional<TokenId>();
+  const std::optional<TokenId> id = tokenizer_->IdOf(name);
+  if (!id) return InvalidArgument(fmt::format("--bos '{}' is not one token of the model", name));
+  return id;
+}
+
+std::unique_ptr<LogitSource> EvalModel::MakeLogitSource() {
+  return std::make_unique<SequenceLogits>(*model_, kv_format_, options_.engine.page_tokens,
+                                          options_.model_path);
+}
+
+Result<std::unique_ptr<Engine>> EvalModel::StartEngine(MetricRegistry& metrics) {
+  EngineOptions engine = options_.engine;
+  engine.kv_format = kv_format_;
+  return Engine::Start(*model_, ops_, engine, metrics);
+}
+
+}  // namespace tern

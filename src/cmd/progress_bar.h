@@ -1,0 +1,30 @@
+// ProgressBar: how far a long command is, on standard error: a line that is drawn again and again
+// on a terminal, a line now and then in a log. Silent for the first two seconds. Owner: a command.
+// Thread: one.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace tern {
+
+class ProgressBar {
+ public:
+  // "perplexity", "tokens"
+  ProgressBar(std::string what, std::string unit);
+  ~ProgressBar();  // ends the line
+  ProgressBar(const ProgressBar&) = delete;
+  ProgressBar& operator=(const ProgressBar&) = delete;
+
+  void Update(int64_t done, int64_t total);
+
+ private:
+  const std::string what_, unit_;
+  const bool terminal_;
+  const int64_t start_us_;
+  int64_t next_us_;
+  int64_t start_done_ = -1;  // what was there at the first call
+  bool drawn_ = false;
+};
+
+}  // namespace tern
