@@ -84,6 +84,17 @@ inline constexpr int64_t AttentionWorkspaceFloats(int64_t queries, int64_t key_d
          queries * AttentionMaxIndex(key_dim) / 2;
 }
 
+// What `tern bench` measures as limits; not used by models. Loops over registers run `rounds`
+// rounds and return the operations done, two for each product; `sink` [16] takes a sum that means
+// nothing. Null where the level has no such products.
+struct PeakLoops {
+  double (*f32)(int64_t rounds, float* sink);
+  double (*bf16)(int64_t rounds, float* sink);
+  double (*int8)(int64_t rounds, float* sink);
+  // Reads `bytes`, a multiple of 256, once; returns a sum that means nothing.
+  int64_t (*read)(const std::byte* data, int64_t bytes);
+};
+
 struct IsaTable {
   const char* name;
   bool bf16_activations;
@@ -132,6 +143,8 @@ struct IsaTable {
   int64_t (*arg_max)(const float* x, int64_t n);
   // sum(exp(x - largest)).
   double (*sum_exp)(const float* x, int64_t n, float largest);
+
+  PeakLoops peak;
 };
 
 // Each level writes its entries over those of the level below (ref/table.cc, cpu/*/table.cc).

@@ -3,6 +3,7 @@
 #include "kernels/cpu/avx2/vec.h"
 // Algorithms.
 #include "kernels/cpu/attention.h"
+#include "kernels/cpu/avx2/peak.h"
 #include "kernels/cpu/elementwise.h"
 #include "kernels/cpu/matmul_int8.h"
 
@@ -26,7 +27,8 @@ void FillAvx2Table(IsaTable* table) {
             .index_scores = IndexScores,
             .largest = Largest,
             .arg_max = ArgMax,
-            .sum_exp = SumExp};
+            .sum_exp = SumExp,
+            .peak = kPeakLoops};
 }
 
 }  // namespace tern

@@ -5,6 +5,7 @@
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/avx512/attention_bf16.h"
 #include "kernels/cpu/avx512/matmul_bf16.h"
+#include "kernels/cpu/avx512/peak.h"
 #include "kernels/cpu/elementwise.h"
 #include "kernels/cpu/matmul_int8.h"
 
@@ -28,7 +29,8 @@ void FillAvx512Table(IsaTable* table) {
             .index_scores = IndexScores,
             .largest = Largest,
             .arg_max = ArgMax,
-            .sum_exp = SumExp};
+            .sum_exp = SumExp,
+            .peak = kPeakLoops};
 }
 
 }  // namespace tern
