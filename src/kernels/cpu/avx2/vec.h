@@ -192,5 +192,14 @@ inline VecI EndQuads(QuadSums sum, int32_t offset) {
           _mm256_add_epi32(_mm256_madd_epi16(sum.hi, ones), start)};
 }
 
+// Each lane, from 0 to 255, as a byte.
+inline void StoreU8(uint8_t* p, VecI a) {
+  const __m256i words = _mm256_packus_epi32(a.lo, a.hi);  // quarters in the order 0 2 1 3
+  const __m256i bytes = _mm256_packus_epi16(words, words);
+  // Integers 0-3, 8-11 and 4-7, 12-15, by quarters.
+  const __m128i low = _mm256_castsi256_si128(bytes), high = _mm256_extracti128_si256(bytes, 1);
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm_unpacklo_epi32(low, high));
+}
+
 }  // namespace
 }  // namespace tern

@@ -135,5 +135,10 @@ inline QuadSums AddQuads(QuadSums sum, VecI bytes, const int8_t* x) {
 }
 inline VecI EndQuads(QuadSums sum, int32_t /*offset*/) { return {sum.v}; }
 
+// The low byte of each lane.
+inline void StoreU8(uint8_t* p, VecI a) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(a.v));
+}
+
 }  // namespace
 }  // namespace tern

@@ -200,5 +200,10 @@ inline QuadSums AddQuads(QuadSums sum, VecI bytes, const int8_t* x) {
 }
 inline VecI EndQuads(QuadSums sum, int32_t /*offset*/) { return sum.sum; }
 
+// Each lane, from 0 to 255, as a byte.
+inline void StoreU8(uint8_t* p, VecI a) {
+  for (int i = 0; i < 16; ++i) p[i] = static_cast<uint8_t>(a.v[i / 4][i % 4]);
+}
+
 }  // namespace
 }  // namespace tern
