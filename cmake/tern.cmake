@@ -51,7 +51,7 @@ function(tern_area name)
   endif()
 endfunction()
 
-# Per-file flags of the ISA levels (kernels/cpu/<isa>/). Always optimised, never LTO: see docs/ARCHITECTURE.md.
+# Per-file flags: of the ISA levels (kernels/cpu/<isa>/) and of quantizing. Always optimised, never LTO: see docs/ARCHITECTURE.md.
 function(tern_isa_flags)
   foreach(source ${ARGN})
     if(source MATCHES "kernels/cpu/avx2/")
@@ -62,6 +62,10 @@ function(tern_isa_flags)
         "-O3;-mavx2;-mfma;-mf16c;-mbmi2;-mavx512f;-mavx512bw;-mavx512vl;-mavx512dq;-mavx512vbmi;-mavx512vnni;-mavx512bf16;-fno-lto;-Wno-uninitialized;-Wno-maybe-uninitialized")
     elseif(source MATCHES "kernels/cpu/generic/")
       set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS "-O3;-fno-lto")
+    elseif(source MATCHES "quant/(int4|fp8).cc")
+      # Its inputs are finite by contract, and so minimum and maximum are one instruction. No sum is reordered.
+      set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS
+        "-O3;-fno-signed-zeros;-ffinite-math-only;-fno-trapping-math")
     endif()
   endforeach()
 endfunction()

@@ -230,8 +230,12 @@ Status EvalRun::LoadInputs() {
   if (!baseline.ok()) return baseline.status().WithContext(o_.baseline);
   baseline_ = std::move(baseline).value();
   baseline_->model = fmt::format("{} ({})", baseline_->model, o_.baseline);
+  // Other text and other items are refused before the work, not after it.
+  if (baseline_->text && !o_.text.empty() && baseline_->text->text_hash != Hash64(text_)) {
+    return InvalidArgument(fmt::format("{}: the baseline is of another text ({}, here {})",
+                                       o_.baseline, baseline_->text->file, o_.text));
+  }
   if (!baseline_->tasks || !result_.tasks) return OkStatus();
-  // Other items are refused before the work, not after it.
   EvalResult planned;
   planned.tasks = *result_.tasks;
   for (const TaskItem& item : items_) {
@@ -338,11 +342,10 @@ Result<std::unique_ptr<AnswerSource>> EvalRun::MakeSource() {
 }
 
 Status EvalRun::OpenJournal() {
-  if (o_.json.empty() || !FileExists(o_.json + ".partial") == o_.resume) {
-    if (o_.resume)
-      fmt::print(stderr, "tern eval: nothing to resume: {}.partial is not there\n", o_.json);
-  }
   if (o_.json.empty() || o_.json.starts_with("/dev/")) return OkStatus();
+  if (o_.resume && !FileExists(o_.json + ".partial")) {
+    fmt::print(stderr, "tern eval: nothing to resume: there is no {}.partial\n", o_.json);
+  }
   Json run = {{"model", result_.model}, {"max_new_tokens", o_.max_new_tokens}};
   if (model_) {
     run["precision"] = o_.precision;
@@ -397,8 +400,10 @@ Status EvalRun::AnswerTasks() {
   const std::string kept =
       journal_ ? fmt::format("; {} of {} answers are kept in {}.partial, go on with --resume", done,
                              items_.size(), o_.json)
-               : fmt::format("; {} of {} answers are below, --json would have kept them", done,
-                             items_.size());
+               : fmt::format(
+                     "; the {} of {} answers so far are counted in the table, --json would "
+                     "have kept them",
+                     done, items_.size());
   return {status.code(), status.message() + kept};
 }
 

@@ -22,13 +22,6 @@ std::string FolderOf(const std::string& path) {
   return slash == std::string::npos ? "." : path.substr(0, std::max<size_t>(slash, 1));
 }
 
-// Pre-tokenizers whose tokenizers look a whole piece up before merging (Llama 3's `ignore_merges`;
-// GGUF has no key for it).
-bool IgnoresMerges(const std::string& pre) {
-  constexpr std::array kNames = {"llama3", "llama-v3", "llama-bpe", "glm4"};
-  return std::find(kNames.begin(), kNames.end(), pre) != kNames.end();
-}
-
 Result<TokenizerSpec> SpecOf(GgufTokenizer gguf, const std::string& path) {
   if (gguf.model != "gpt2") {
     return Unimplemented(
@@ -77,6 +70,11 @@ Result<std::shared_ptr<const Tokenizer>> LoadTokenizerFile(const std::string& pa
 }
 
 }  // namespace
+
+bool IgnoresMerges(const std::string& pre) {
+  constexpr std::array kNames = {"llama3", "llama-v3", "llama-bpe", "glm4"};
+  return std::find(kNames.begin(), kNames.end(), pre) != kNames.end();
+}
 
 Result<std::shared_ptr<const Tokenizer>> LoadTokenizer(const std::string& path) {
   if (IsDirectory(path)) {

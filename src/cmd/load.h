@@ -15,6 +15,10 @@ namespace tern {
 // FILE.json (tokenizer.json) or FILE.model (tiktoken). Errors name the file and field.
 Result<std::shared_ptr<const Tokenizer>> LoadTokenizer(const std::string& path);
 
+// Whether a GGUF file's tokenizer.ggml.pre names tokenizers that look a whole piece up before
+// merging (Llama 3's `ignore_merges`; GGUF has no key for it).
+bool IgnoresMerges(const std::string& pre);
+
 // For a model of made-up weights: the tokenizer beside its config.json, else one whose 256 tokens
 // are the bytes.
 Result<std::shared_ptr<const Tokenizer>> LoadDummyTokenizer(const std::string& path);

@@ -24,6 +24,7 @@ constexpr Command kCommands[] = {
     {"chat", "talk to a model in the terminal", tern::ChatCommand},
     {"tokenize", "text to token ids and back, line by line", tern::TokenizeCommand},
     {"template", "render a chat template, line by line", tern::TemplateCommand},
+    {"quantize", "checkpoint in, quantized checkpoint out", tern::QuantizeCommand},
     {"inspect", "what is in a checkpoint", tern::InspectCommand},
     {"eval", "perplexity, KL and task accuracy, and whether a format is equivalent",
      tern::EvalCommand},

@@ -13,6 +13,7 @@
 
 #include "base/check.h"
 #include "models/rope.h"
+#include "models/tensor_check.h"
 #include "models/weights.h"
 
 namespace tern {
@@ -180,7 +181,9 @@ Result<std::unique_ptr<Model>> LlamaModel::Load(std::unique_ptr<Checkpoint> chec
   // All of the list first: a missing tensor is told before minutes are spent on packing.
   TERN_ASSIGN_OR_RETURN(const std::vector<TensorSpec> specs, LlamaTensorList(config));
   for (const TensorSpec& spec : specs) {
-    TERN_RETURN_IF_ERROR(files.Require(spec.name, spec.shape).status());
+    TERN_RETURN_IF_ERROR(spec.shape.rank() == 2
+                             ? FindWeight(files, spec.name, spec.shape[0], spec.shape[1]).status()
+                             : files.Require(spec.name, spec.shape).status());
   }
 
   WeightLoader loader(files, ops, options);

@@ -156,24 +156,23 @@ Status ObservedModel::Run(std::span<const std::vector<int32_t>> windows, bool lo
     std::iota(logit_rows.begin(), logit_rows.end(), 0);
     TERN_RETURN_IF_ERROR(model_->Forward({.tokens = tokens, .runs = runs, .logit_rows = logit_rows},
                                          batch_logits.data()));
-    int64_t row = 0;
+    std::vector<int32_t> next_tokens;
     for (Window& window : running) {
-      for (int64_t i = 0; i < window.rows_in_batch; ++i, ++row) {
+      for (int64_t i = 0; i < window.rows_in_batch; ++i) {
         const auto next = static_cast<size_t>(window.sequence.position() + i + 1);
-        if (!logits || next >= window.tokens.size()) continue;
-        observer.OnLogits({batch_logits.data() + row * vocab, static_cast<size_t>(vocab)},
-                          window.tokens[next]);
+        next_tokens.push_back(next < window.tokens.size() ? window.tokens[next] : -1);
       }
       window.sequence.Advance(window.rows_in_batch);
       window.rows_in_batch = 0;
     }
+    if (logits) observer.OnLogits(batch_logits.data(), vocab, next_tokens);
     TERN_RETURN_IF_ERROR(observer.status());
     std::erase_if(running, [&](const Window& window) {
       if (window.rows_left() > 0) return false;
       ShowKvRows(model_->info().kv_layers, window, observer);
       return true;
     });
-    total_rows += row;
+    total_rows += static_cast<int64_t>(tokens.size());
     if (done) done(total_rows);
   }
 }

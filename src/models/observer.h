@@ -44,8 +44,10 @@ class ActivationObserver {
                        int64_t columns) = 0;
   // One position's row of one layer, as BF16 cache pages hold it.
   virtual void OnKvRow(int64_t layer, KvRowPart part, std::span<const float> row) = 0;
-  // The logits [vocab] at a position whose next token is known.
-  virtual void OnLogits(std::span<const float> logits, int32_t next_token) = 0;
+  // The logits [next_tokens.size(), vocab] of a batch, and the token that came after each of its
+  // rows; -1 where the window ends.
+  virtual void OnLogits(const float* logits, int64_t vocab,
+                        std::span<const int32_t> next_tokens) = 0;
   // Asked after each pass: an error ends the run.
   virtual Status status() const { return OkStatus(); }
 };

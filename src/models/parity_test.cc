@@ -37,6 +37,8 @@ constexpr const char* kNames[] = {
     "odd-groups",
     "odd-kimi",
     "odd-kimi-int4",
+    "odd-g64-int4-asym",
+    "odd-g128-int4",
 };
 
 std::string FolderOf(const std::string& name) { return "tests/data/golden/" + name; }

@@ -25,6 +25,7 @@ struct CalibrationOptions {
   int64_t max_tokens = 0;      // what is beyond is left out, evenly over the text; 0: all is used
   int64_t min_tokens = 256;    // a text with fewer is an error
   int64_t min_rows = 32;       // weights that saw fewer inputs (rare experts) are not calibrated
+  int64_t text_bytes = 0;      // of the text that the sequences were made of; 0: unknown
   std::optional<int32_t> bos;  // put before windows that don't start a sequence
   GptqOptions gptq;
   // Tokens run and to run in this pass.
@@ -49,6 +50,7 @@ struct KvRange {
 struct CalibrationSummary {
   int64_t tokens = 0, windows = 0;
   double perplexity = 0;              // of the text, under the model as it is
+  double expected_perplexity = 0;     // exp of the mean entropy of the model's predictions
   std::vector<KvRange> kv;            // per layer
   std::vector<std::string> warnings;  // sentences for the user
 };
@@ -80,7 +82,9 @@ class Calibration {
   explicit Calibration(ObservedModel& model) : model_(&model) {}
 
   ObservedModel* model_;
+  std::string source_;
   CalibrationOptions options_;
+  int64_t text_tokens_ = 0;  // before windows were cut
   std::vector<std::vector<int32_t>> windows_;
   int64_t tokens_ = 0;
   CalibrationSummary summary_;

@@ -1,7 +1,10 @@
 #include "quant/fp8.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
+
+#include "tensor/number.h"
 
 namespace tern {
 namespace {
@@ -44,6 +47,24 @@ void QuantizeFp8Blocks(const float* weights, int64_t rows, int64_t columns, uint
       const float* w = weights + row * columns + begin;
       uint8_t* out = codes + row * columns + begin;
       for (int64_t i = 0; i < width; ++i) out[i] = E4m3(w[i] / scale);
+    }
+  }
+}
+
+void AddFp8Error(const float* weights, int64_t rows, int64_t columns, const uint8_t* codes,
+                 const float* scales, QuantError* sums) {
+  static const auto values = [] {
+    std::array<float, 256> table{};
+    for (size_t i = 0; i < 256; ++i) table[i] = FloatFromE4m3(static_cast<uint8_t>(i));
+    return table;
+  }();
+  for (int64_t row = 0; row < rows; ++row) {
+    for (int64_t begin = 0; begin < columns; begin += kFp8BlockSize) {
+      const uint8_t* const c = codes + row * columns + begin;
+      const float scale = scales[begin / kFp8BlockSize];
+      AddQuantError(
+          weights + row * columns + begin, std::min(kFp8BlockSize, columns - begin),
+          [&](int64_t i) { return values[c[i]] * scale; }, sums);
     }
   }
 }

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "quant/quant_error.h"
+
 namespace tern {
 
 inline constexpr int64_t kFp8BlockSize = 128;
@@ -20,6 +22,10 @@ struct Fp8Matrix {
 // REQUIRES: finite weights.
 void QuantizeFp8Blocks(const float* weights, int64_t rows, int64_t columns, uint8_t* codes,
                        float* scales);
+
+// Adds such a row's differences from its weights to `sums`.
+void AddFp8Error(const float* weights, int64_t rows, int64_t columns, const uint8_t* codes,
+                 const float* scales, QuantError* sums);
 
 Fp8Matrix QuantizeFp8(const float* weights, int64_t rows, int64_t columns);
 

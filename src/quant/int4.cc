@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstring>
 
 #include "base/check.h"
 #include "tensor/number.h"
@@ -15,9 +16,9 @@ constexpr float kCodesPerMagnitude = 7.5f;  // half of the 15 steps between -8 a
 // Adding it rounds a float of magnitude below 2^22 to an integer, ties to even.
 constexpr float kRounder = 0x1.8p23f;
 
-// Candidate scales of one pass of the search.
-constexpr int kCandidates = 16;
-constexpr float kFirstDivisor = 6.5f, kDivisorStep = 0.25f;
+// Candidate scales of one pass of the search: as many as fit a core's registers.
+constexpr int kCandidates = 8;
+constexpr float kFirstDivisor = 6.5f, kDivisorStep = 0.5f;
 
 float LargestMagnitude(const float* weights, int64_t count) {
   // Magnitudes order like their bits, and integers need no care for NaN, so this vectorizes.
@@ -32,59 +33,102 @@ uint16_t RoundToNearestScale(float amax) {
   return Bf16FromFloat(std::max(amax / kCodesPerMagnitude, kMinScale));
 }
 
-// One set of candidates: error[c] is that of scales[c], both in units of the group's largest
-// magnitude. Candidates are the inner loop: no sum is reordered.
-struct Candidates {
-  float scale[kCandidates];
-  float error[kCandidates];
+// Four candidates, in one register of any 64-bit machine: left to itself the compiler takes four
+// weights instead, and adds them up one by one to keep their order.
+using Lanes = float __attribute__((vector_size(16)));
+constexpr int kLanes = 4, kVectors = kCandidates / kLanes;
 
-  void Evaluate(const float* weights, int64_t count, float unit, const float* importance) {
-    float inverse[kCandidates];
-    for (int c = 0; c < kCandidates; ++c) inverse[c] = 1.0f / scale[c];
-    float sum[kCandidates] = {};
-    for (int64_t i = 0; i < count; ++i) {
-      const float w = weights[i] * unit;
-      const float weight = importance == nullptr ? 1.0f : importance[i];
-      for (int c = 0; c < kCandidates; ++c) {
-        const float code = std::min(
-            std::max((w * inverse[c] + kRounder) - kRounder, float{kInt4Min}), float{kInt4Max});
-        const float e = w - code * scale[c];
-        sum[c] += weight * (e * e);
-      }
+Lanes Nearest(Lanes steps) {
+  const Lanes low = Lanes{} + float{kInt4Min}, high = Lanes{} + float{kInt4Max};
+  const Lanes code = (steps + kRounder) - kRounder;
+  const Lanes above = code > low ? code : low;
+  return above < high ? above : high;
+}
+
+// For each scale whose reciprocal is given, with code the nearest codes: sum of importance * w *
+// code and of importance * code^2.
+template <bool kWeighted>
+void CodeMoments(const float* weights, int64_t count, const float* importance,
+                 const float (&reciprocals)[kCandidates], float (&products)[kCandidates],
+                 float (&squares)[kCandidates]) {
+  Lanes reciprocal[kVectors], product[kVectors] = {}, square[kVectors] = {};
+  std::memcpy(reciprocal, reciprocals, sizeof(reciprocal));
+  for (int64_t i = 0; i < count; ++i) {
+    for (int v = 0; v < kVectors; ++v) {
+      const Lanes code = Nearest(weights[i] * reciprocal[v]);
+      const Lanes weighted = kWeighted ? importance[i] * code : code;
+      product[v] += weighted * weights[i];
+      square[v] += weighted * code;
     }
-    std::copy(sum, sum + kCandidates, error);
   }
+  std::memcpy(products, product, sizeof(product));
+  std::memcpy(squares, square, sizeof(square));
+}
+
+// The best scale for a group of magnitudes up to 1, as a pass over candidates: each one's codes
+// have an error of (sum of w^2) - 2 s products + s^2 squares with the scale s, least at
+// s = products / squares.
+struct CandidateScales {
+  const float* weights;
+  int64_t count;
+  const float* importance;
+  float scale[kCandidates];
+  float products[kCandidates], squares[kCandidates];
+
+  void Evaluate() {
+    float reciprocal[kCandidates];
+    for (int c = 0; c < kCandidates; ++c) reciprocal[c] = 1.0f / scale[c];
+    if (importance == nullptr) {
+      CodeMoments<false>(weights, count, importance, reciprocal, products, squares);
+    } else {
+      CodeMoments<true>(weights, count, importance, reciprocal, products, squares);
+    }
+  }
+  // The error with candidate c's scale, up to the sum of w^2.
+  float Error(int c) const { return scale[c] * (scale[c] * squares[c] - 2 * products[c]); }
 };
+
+constexpr int64_t kMaxGroup = 128;
 
 uint16_t SearchScale(const float* weights, int64_t count, float amax, const float* importance) {
   const uint16_t start = RoundToNearestScale(amax);
   // Scales near the floor, or whose reciprocal is no float, are not worth a search.
   if (amax < 16 * kMinScale || amax > 1e37f) return start;
+  // In units of the largest magnitude, sums neither overflow nor vanish.
+  float scaled[kMaxGroup];
   const float unit = 1.0f / amax;
-  // First divisors of the largest magnitude in steps of 2 to 4 %; 7.5 is among them, so the result
-  // is never worse than rounding to nearest. Then every BF16 number near the best.
-  Candidates candidates;
+  for (int64_t i = 0; i < count; ++i) scaled[i] = weights[i] * unit;
+  CandidateScales candidates{scaled, count, importance, {}, {}, {}};
   uint16_t bf16[kCandidates];
-  const auto evaluate = [&] {
-    for (int c = 0; c < kCandidates; ++c) candidates.scale[c] = FloatFromBf16(bf16[c]) * unit;
-    candidates.Evaluate(weights, count, unit, importance);
-  };
   uint16_t best = start;
-  float least = 0;
+  float least = 0, ideal = 0;
+  // First the largest magnitude divided by 6.5, 7 ... 10. 7.5 is among them, so the result is never
+  // worse than rounding to nearest.
   for (int c = 0; c < kCandidates; ++c) {
     bf16[c] = Bf16FromFloat(amax / (kFirstDivisor + kDivisorStep * static_cast<float>(c)));
+    candidates.scale[c] = FloatFromBf16(bf16[c]) * unit;
   }
-  evaluate();
+  candidates.Evaluate();
+  float least_ideal = 0;
   for (int c = 0; c < kCandidates; ++c) {
-    if (c == 0 || candidates.error[c] < least) best = bf16[c], least = candidates.error[c];
+    if (const float error = candidates.Error(c); error < least) best = bf16[c], least = error;
+    if (candidates.squares[c] <= 0) continue;
+    const float error = -candidates.products[c] * candidates.products[c] / candidates.squares[c];
+    if (error < least_ideal) {
+      least_ideal = error;
+      ideal = candidates.products[c] / candidates.squares[c];
+    }
   }
-  const uint16_t around = best;
+  if (ideal <= 0) return best;
+  // Then the BF16 numbers around the least squares of the best codes.
+  const uint16_t around = Bf16FromFloat(ideal * amax);
   for (int c = 0; c < kCandidates; ++c) {
     bf16[c] = static_cast<uint16_t>(around - kCandidates / 2 + c);
+    candidates.scale[c] = FloatFromBf16(bf16[c]) * unit;
   }
-  evaluate();
+  candidates.Evaluate();
   for (int c = 0; c < kCandidates; ++c) {
-    if (candidates.error[c] < least) best = bf16[c], least = candidates.error[c];
+    if (const float error = candidates.Error(c); error < least) best = bf16[c], least = error;
   }
   return best;
 }
@@ -94,6 +138,7 @@ uint16_t SearchScale(const float* weights, int64_t count, float amax, const floa
 uint16_t Int4Scale(const float* weights, int64_t count, ScaleMethod method,
                    const float* importance) {
   const float amax = LargestMagnitude(weights, count);
+  TERN_CHECK(count <= kMaxGroup);
   if (method == ScaleMethod::kRoundToNearest) return RoundToNearestScale(amax);
   return SearchScale(weights, count, amax, importance);
 }
@@ -129,6 +174,16 @@ Int4Matrix QuantizeInt4(const float* weights, int64_t rows, int64_t columns, int
                     matrix.scales.data() + row * (columns / group));
   }
   return matrix;
+}
+
+void AddInt4Error(const float* weights, int64_t columns, int64_t group, const int8_t* codes,
+                  const uint16_t* scales, QuantError* sums) {
+  for (int64_t begin = 0; begin < columns; begin += group) {
+    const float scale = FloatFromBf16(scales[begin / group]);
+    AddQuantError(
+        weights + begin, group,
+        [&](int64_t i) { return static_cast<float>(codes[begin + i]) * scale; }, sums);
+  }
 }
 
 void PackInt4Row(const int8_t* codes, int64_t columns, uint32_t* words) {

@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "quant/quant_error.h"
+
 namespace tern {
 
 inline constexpr int kInt4Min = -8, kInt4Max = 7;
@@ -25,9 +27,11 @@ enum class ScaleMethod {
 
 // The BF16 scale of the `count` weights of one group. kRoundToNearest is compressed-tensors' minmax
 // observer: the larger of amax / 7.5 and 1e-10, rounded to BF16.
-// kSearch minimises sum_i importance[i] * (weights[i] - code[i] * scale)^2 over the BF16 numbers
-// around amax / 10.25 ... amax / 6.5; `importance` [count] may be null: all alike.
-// REQUIRES: finite weights, importance finite and not negative.
+// kSearch looks for the least sum_i importance[i] * (weights[i] - code[i] * scale)^2 among amax
+// / 6.5
+// ... amax / 10 and the BF16 numbers around the least squares of the best of these;
+// `importance` [count] may be null: all alike.
+// REQUIRES: finite weights, importance finite and not negative, count <= 128.
 uint16_t Int4Scale(const float* weights, int64_t count, ScaleMethod method,
                    const float* importance = nullptr);
 
@@ -41,6 +45,10 @@ void QuantizeInt4Row(const float* weights, int64_t columns, int64_t group, Scale
 // `weights` [rows, columns]. REQUIRES: `group` divides `columns`.
 Int4Matrix QuantizeInt4(const float* weights, int64_t rows, int64_t columns, int64_t group,
                         ScaleMethod method, const float* importance = nullptr);
+
+// Adds a quantized row's differences from its weights to `sums`.
+void AddInt4Error(const float* weights, int64_t columns, int64_t group, const int8_t* codes,
+                  const uint16_t* scales, QuantError* sums);
 
 // One row of codes as 32-bit words [columns / 8]: code i plus 8 in bits 4 (i mod 8) .. of word
 // i / 8. REQUIRES: 8 divides `columns`.

@@ -23,7 +23,7 @@
 namespace tern {
 
 // Token i < 256 is byte i; 256 is the special token "<|end|>", 257 the token "ab".
-class ByteTokenizer final : public Tokenizer {
+class ByteTokenizer : public Tokenizer {
  public:
   static constexpr TokenId kEnd = 256, kAb = 257;
 
@@ -56,8 +56,8 @@ class ByteTokenizer final : public Tokenizer {
   mutable std::atomic<int> encodes_{0};
 };
 
-// "user:hi;" for each message, then "assistant:"; the tools' number when there are some. The
-// message "raise" fails.
+// "user:hi;" for each message, then "assistant:"; the tools' number when there are some; `style`
+// and `ending` where they are given. The message "raise" fails.
 class PlainTemplate final : public ChatTemplate {
  public:
   Result<std::string> Render(const Json& inputs) const override {
@@ -69,7 +69,9 @@ class PlainTemplate final : public ChatTemplate {
           message["role"].get<std::string>() + ":" + message["content"].get<std::string>() + ";";
     }
     if (inputs.contains("style")) text += inputs["style"].get<std::string>();
-    return text + "assistant:";
+    text += "assistant:";
+    if (inputs.contains("ending")) text += inputs["ending"].get<std::string>();
+    return text;
   }
 };
 

@@ -25,6 +25,7 @@ struct ChoiceSpec {
   std::vector<std::string> stops;
   bool no_stop_trim = false;
   bool skip_special_tokens = true;
+  std::vector<int32_t> shown_special_tokens;  // these are text nevertheless
 };
 
 struct ChoiceEnd {
@@ -67,7 +68,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   class Sink;
   struct Choice {
     Choice(const ChoiceSpec& spec, const std::shared_ptr<const Tokenizer>& tokenizer)
-        : detokenizer(tokenizer, spec.skip_special_tokens),
+        : detokenizer(tokenizer, spec.skip_special_tokens, spec.shown_special_tokens),
           stops(spec.stops),
           no_stop_trim(spec.no_stop_trim) {}
     RequestId id = 0;

@@ -42,6 +42,8 @@ Json ModelInfoJson(const ServedModel& model) {
           {"served_model_name", model.name},
           {"tokenizer_path", model.path},
           {"is_generation", true},
+          {"tool_call_parser", std::string(ToolCallFormatName(model.output_format.tool_calls))},
+          {"reasoning_parser", std::string(ReasoningFormatName(model.output_format.reasoning))},
           {"preferred_sampling_params", nullptr},
           {"weight_version", "default"},
           {"has_image_understanding", false},

@@ -15,22 +15,26 @@ class TextResponder final : public OpenAiResponder {
   TextResponder(const EndpointContext& context, const CompletionParams& params,
                 const std::vector<ChoiceSpec>& choices, std::shared_ptr<ResponseWriter> writer)
       : OpenAiResponder(context, params, "cmpl-", choices, std::move(writer)),
+        texts_(choices.size()),
         logprobs_(choices.size(), CompletionLogprobs(tokenizer())) {}
 
  private:
   std::string_view ObjectName(bool) const override { return "text_completion"; }
-  std::string TextFields(std::string_view text, std::string_view logprobs) const override {
-    return fmt::format(R"("text":{},"logprobs":{})", JsonQuote(text), logprobs);
+  std::vector<std::string> AddText(size_t choice, std::string_view text, bool) override {
+    if (stream() && !text.empty()) return {TextField(text)};
+    if (!stream()) texts_[choice] += text;
+    return {};
   }
-  std::string EndFields(std::string_view logprobs) const override {
-    return TextFields("", logprobs);
-  }
-  std::string WholeFields(std::string_view text, std::string_view logprobs) const override {
-    return TextFields(text, logprobs);
-  }
+  std::string EndFields() const override { return TextField(""); }
+  std::string WholeFields(size_t choice) const override { return TextField(texts_[choice]); }
   void AddLogprob(size_t choice, const TokenEvent& token) override { logprobs_[choice].Add(token); }
   std::string TakeLogprobs(size_t choice) override { return logprobs_[choice].Take(); }
 
+  static std::string TextField(std::string_view text) {
+    return fmt::format(R"("text":{})", JsonQuote(text));
+  }
+
+  std::vector<std::string> texts_;            // per choice, of a whole answer
   std::vector<CompletionLogprobs> logprobs_;  // per choice
 };
 

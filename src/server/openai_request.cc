@@ -2,6 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <optional>
+#include <set>
+
+#include "server/chat_messages.h"
 #include "server/choices.h"
 
 namespace tern {
@@ -10,96 +14,6 @@ namespace {
 constexpr int64_t kMaxTopLogprobs = 20;
 constexpr int64_t kDefaultCompletionTokens = 16;  // OpenAI's, for text completions
 constexpr std::string_view kBody = "body";
-
-// Content is null, a string, or a list of parts of type "text", which are joined by a space.
-Result<Json> ParseContent(const Json* content, const std::string& where) {
-  if (content == nullptr) return Json("");
-  if (content->is_string()) return *content;
-  if (!content->is_array()) {
-    return InvalidArgument(where + " must be a string or a list of parts");
-  }
-  std::string joined;
-  for (size_t i = 0; i < content->size(); ++i) {
-    const Json& part = (*content)[i];
-    const std::string part_where = fmt::format("{}[{}]", where, i);
-    if (!part.is_object()) return InvalidArgument(part_where + " must be an object");
-    TERN_ASSIGN_OR_RETURN(const std::string type, JsonString(part, "type", "", part_where));
-    if (type != "text") {
-      return InvalidArgument(
-          fmt::format("{}.type '{}' is not supported, only 'text' is", part_where, type));
-    }
-    TERN_ASSIGN_OR_RETURN(const std::string text, JsonString(part, "text", "", part_where));
-    if (i > 0) joined += ' ';
-    joined += text;
-  }
-  return Json(std::move(joined));
-}
-
-// Templates want the arguments of earlier tool calls as objects; OpenAI sends them as JSON text.
-Status ParseToolCalls(Json& message, const std::string& where) {
-  const auto calls = message.find("tool_calls");
-  if (calls == message.end()) return OkStatus();
-  if (calls->is_null()) {
-    message.erase("tool_calls");
-    return OkStatus();
-  }
-  if (!calls->is_array()) return InvalidArgument(where + ".tool_calls must be a list");
-  for (size_t i = 0; i < calls->size(); ++i) {
-    Json& call = (*calls)[i];
-    if (!call.is_object() || !call.contains("function") || !call["function"].is_object()) {
-      return InvalidArgument(fmt::format("{}.tool_calls[{}].function must be an object", where, i));
-    }
-    const auto arguments = call["function"].find("arguments");
-    if (arguments == call["function"].end() || !arguments->is_string()) continue;
-    Result<Json> parsed = ParseJson(arguments->get_ref<const std::string&>());
-    if (parsed.ok() && parsed->is_object()) *arguments = std::move(parsed).value();
-  }
-  return OkStatus();
-}
-
-Result<Json> ParseMessages(const Json& body) {
-  const Json* list = JsonMember(body, "messages");
-  if (list == nullptr) return InvalidArgument("body.messages is required");
-  if (!list->is_array()) return InvalidArgument("body.messages must be a list");
-  if (list->empty()) return InvalidArgument("body.messages must not be empty");
-  Json messages = Json::array();
-  for (size_t i = 0; i < list->size(); ++i) {
-    const std::string where = fmt::format("body.messages[{}]", i);
-    Json message = (*list)[i];
-    if (!message.is_object()) return InvalidArgument(where + " must be an object");
-    TERN_ASSIGN_OR_RETURN(const std::string role, JsonString(message, "role", "", where));
-    if (role.empty()) return InvalidArgument(where + ".role is required");
-    TERN_ASSIGN_OR_RETURN(Json content,
-                          ParseContent(JsonMember(message, "content"), where + ".content"));
-    message["content"] = std::move(content);
-    TERN_RETURN_IF_ERROR(ParseToolCalls(message, where));
-    messages.push_back(std::move(message));
-  }
-  return messages;
-}
-
-Result<Json> ParseTools(const Json& body) {
-  const Json* tools = JsonMember(body, "tools");
-  if (tools != nullptr) {
-    if (!tools->is_array()) return InvalidArgument("body.tools must be a list");
-    for (size_t i = 0; i < tools->size(); ++i) {
-      const Json& tool = (*tools)[i];
-      const Json* function = tool.is_object() ? JsonMember(tool, "function") : nullptr;
-      if (function == nullptr || !function->is_object() || !function->contains("name")) {
-        return InvalidArgument(
-            fmt::format("body.tools[{}].function must be an object with a name", i));
-      }
-    }
-  }
-  if (const Json* choice = JsonMember(body, "tool_choice")) {
-    if (!choice->is_string() || (*choice != "auto" && *choice != "none")) {
-      return InvalidArgument(
-          "body.tool_choice must be \"auto\" or \"none\"; others are not supported");
-    }
-    if (*choice == "none") return Json();
-  }
-  return tools == nullptr || tools->empty() ? Json() : *tools;
-}
 
 Result<CompletionParams> ParseParams(const Json& body, const SamplingDefaults& defaults) {
   CompletionParams p;
@@ -134,6 +48,44 @@ Result<CompletionParams> ParseParams(const Json& body, const SamplingDefaults& d
 Status CheckTopLogprobs(int64_t count, const char* key) {
   if (count >= 0 && count <= kMaxTopLogprobs) return OkStatus();
   return InvalidArgument(fmt::format("body.{} must be from 0 to {}", key, kMaxTopLogprobs));
+}
+
+// reasoning_effort, or reasoning.effort and .enabled, as the values that templates know.
+Status ParseReasoningEffort(const Json& body, Json* template_kwargs) {
+  const Json* effort = JsonMember(body, "reasoning_effort");
+  std::string where = "body.reasoning_effort";
+  std::optional<bool> enabled;
+  if (const Json* reasoning = JsonMember(body, "reasoning")) {
+    if (!reasoning->is_object()) return InvalidArgument("body.reasoning must be an object");
+    if (JsonMember(*reasoning, "enabled") != nullptr) {
+      TERN_ASSIGN_OR_RETURN(enabled, JsonBool(*reasoning, "enabled", true, "body.reasoning"));
+    }
+    if (effort == nullptr) {
+      effort = JsonMember(*reasoning, "effort");
+      where = "body.reasoning.effort";
+    }
+  }
+  if (effort != nullptr) {
+    static const std::set<std::string> kNames = {"none", "minimal", "low",   "medium",
+                                                 "high", "xhigh",   "ultra", "max"};
+    const bool known =
+        effort->is_number() || (effort->is_string() && kNames.contains(effort->get<std::string>()));
+    if (!known) {
+      return InvalidArgument(
+          where + " must be none, minimal, low, medium, high, xhigh, ultra, max or a number");
+    }
+    if (!enabled) enabled = *effort != "none";
+  }
+  // What chat_template_kwargs says itself goes before.
+  const auto set_default = [template_kwargs](const char* key, const Json& value) {
+    if (!template_kwargs->contains(key)) (*template_kwargs)[key] = value;
+  };
+  if (effort != nullptr) set_default("reasoning_effort", *effort);
+  if (enabled) {
+    set_default("thinking", *enabled);         // DeepSeek's and Kimi's name
+    set_default("enable_thinking", *enabled);  // Qwen's and GLM's
+  }
+  return OkStatus();
 }
 
 Result<CompletionRequest::Prompt> ParsePrompt(const Json& prompt) {
@@ -172,6 +124,10 @@ Result<ChatRequest> ParseChatRequest(const Json& body, const SamplingDefaults& d
     }
     request.template_kwargs = *kwargs;
   }
+  TERN_RETURN_IF_ERROR(ParseReasoningEffort(body, &request.template_kwargs));
+  TERN_ASSIGN_OR_RETURN(request.separate_reasoning,
+                        JsonBool(body, "separate_reasoning", true, kBody));
+  TERN_ASSIGN_OR_RETURN(request.stream_reasoning, JsonBool(body, "stream_reasoning", true, kBody));
   return request;
 }
 

@@ -30,7 +30,8 @@ struct ChatRequest {
   CompletionParams params;
   Json messages;         // for the template: text parts joined, tool arguments parsed
   Json tools;            // null when there are none
-  Json template_kwargs;  // an object
+  Json template_kwargs;  // an object; reasoning_effort is in it
+  bool separate_reasoning = true, stream_reasoning = true;
 };
 
 struct CompletionRequest {

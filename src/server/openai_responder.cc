@@ -34,12 +34,8 @@ void OpenAiResponder::OnToken(size_t index, const TokenEvent& token, std::string
     AddLogprob(index, token);
     ++choice.untold_logprobs;
   }
-  if (!stream_) {
-    choice.text += text;
-    return;
-  }
-  Open(index);
-  SendText(index, text);
+  if (stream_) Open(index);
+  SendText(index, text, /*last=*/false);
 }
 
 void OpenAiResponder::OnEnd(size_t index, std::string_view text, const ChoiceEnd& end) {
@@ -50,15 +46,14 @@ void OpenAiResponder::OnEnd(size_t index, std::string_view text, const ChoiceEnd
     if (stream_) return sse_.Fail(end.status);
     return SendError(*writer_, end.status);
   }
+  if (stream_) Open(index);
+  SendText(index, text, /*last=*/true);
   if (!stream_) {
-    choice.text += text;
     if (ended_ == choices_.size()) SendWhole();
     return;
   }
-  Open(index);
-  SendText(index, text);
-  SendChunk(index, EndFields(LogprobsOrNull(index)),
-            fmt::format("\"{}\"", FinishReasonName(end.reason)), MatchedStopJson(end));
+  SendChunk(index, EndFields(), LogprobsOrNull(index),
+            fmt::format("\"{}\"", FinishReason(index, end)), MatchedStopJson(end));
   if (ended_ < choices_.size()) return;
   if (include_usage_) {
     sse_.Event(fmt::format(R"({},"choices":[],"usage":{}}})",
@@ -66,6 +61,10 @@ void OpenAiResponder::OnEnd(size_t index, std::string_view text, const ChoiceEnd
                            UsageJson(TotalUsage())));
   }
   sse_.Done();
+}
+
+std::string_view OpenAiResponder::FinishReason(size_t, const ChoiceEnd& end) const {
+  return FinishReasonName(end.reason);
 }
 
 std::string OpenAiResponder::LogprobsOrNull(size_t index) {
@@ -78,36 +77,40 @@ void OpenAiResponder::Open(size_t index) {
   if (choices_[index].opened) return;
   choices_[index].opened = true;
   const std::string fields = OpeningFields();
-  if (!fields.empty()) SendChunk(index, fields, "null", "null");
+  if (!fields.empty()) SendChunk(index, fields, "null", "null", "null");
 }
 
-void OpenAiResponder::SendText(size_t index, std::string_view text) {
-  // Log probabilities wait for text, or for the end.
-  if (!text.empty()) SendChunk(index, TextFields(text, LogprobsOrNull(index)), "null", "null");
+void OpenAiResponder::SendText(size_t index, std::string_view text, bool last) {
+  // Log probabilities wait for a chunk, or for the end.
+  for (const std::string& fields : AddText(index, text, last)) {
+    SendChunk(index, fields, LogprobsOrNull(index), "null", "null");
+  }
 }
 
-void OpenAiResponder::SendChunk(size_t index, std::string_view fields,
+void OpenAiResponder::SendChunk(size_t index, std::string_view fields, std::string_view logprobs,
                                 std::string_view finish_reason, std::string_view matched_stop) {
   std::string usage;
   if (continuous_usage_) {
     const Choice& choice = choices_[index];
-    usage = fmt::format(R"(,"usage":{})", UsageJson({choice.prompt_tokens, choice.tokens, 0}));
+    usage =
+        fmt::format(R"(,"usage":{})",
+                    UsageJson({choice.prompt_tokens, choice.tokens, 0, ReasoningTokens(index)}));
   } else if (include_usage_) {
     usage = R"(,"usage":null)";
   }
-  sse_.Event(
-      fmt::format(R"({},"choices":[{{"index":{},{},"finish_reason":{},"matched_stop":{}}}]{}}})",
-                  ResponseHead(id_, ObjectName(true), created_, model_), index, fields,
-                  finish_reason, matched_stop, usage));
+  sse_.Event(fmt::format(
+      R"({},"choices":[{{"index":{},{},"logprobs":{},"finish_reason":{},"matched_stop":{}}}]{}}})",
+      ResponseHead(id_, ObjectName(true), created_, model_), index, fields, logprobs, finish_reason,
+      matched_stop, usage));
 }
 
 void OpenAiResponder::SendWhole() {
   std::string list;
   for (size_t i = 0; i < choices_.size(); ++i) {
     fmt::format_to(std::back_inserter(list),
-                   R"({}{{"index":{},{},"finish_reason":"{}","matched_stop":{}}})",
-                   i == 0 ? "" : ",", i, WholeFields(choices_[i].text, LogprobsOrNull(i)),
-                   FinishReasonName(choices_[i].end.reason), MatchedStopJson(choices_[i].end));
+                   R"({}{{"index":{},{},"logprobs":{},"finish_reason":"{}","matched_stop":{}}})",
+                   i == 0 ? "" : ",", i, WholeFields(i), LogprobsOrNull(i),
+                   FinishReason(i, choices_[i].end), MatchedStopJson(choices_[i].end));
   }
   writer_->Send(200, {{"Content-Type", "application/json"}},
                 fmt::format(R"({},"choices":[{}],"usage":{}}})",
@@ -120,6 +123,7 @@ Usage OpenAiResponder::TotalUsage() const {
   for (size_t i = 0; i < choices_.size(); ++i) {
     const ChoiceEnd& end = choices_[i].end;
     usage.completion_tokens += end.completion_tokens;
+    usage.reasoning_tokens += ReasoningTokens(i);
     if (i % choices_per_prompt_ != 0) continue;
     usage.prompt_tokens += end.prompt_tokens;
     usage.cached_tokens += end.cached_tokens;

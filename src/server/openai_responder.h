@@ -29,20 +29,24 @@ class OpenAiResponder : public GenerationListener {
  protected:
   // "chat.completion" or "text_completion".
   virtual std::string_view ObjectName(bool chunk) const = 0;
-  // The choice's fields between "index" and "finish_reason", without commas around them.
+  // Fields are what a choice has between "index" and "logprobs", without commas around them.
   virtual std::string OpeningFields() const { return {}; }  // empty: no such chunk
-  virtual std::string TextFields(std::string_view text, std::string_view logprobs) const = 0;
-  virtual std::string EndFields(std::string_view logprobs) const = 0;
-  virtual std::string WholeFields(std::string_view text, std::string_view logprobs) const = 0;
+  // Takes the text that a token, or the end (`last`), made certain; it may be empty. For a stream:
+  // the fields of the chunks to send now, in order.
+  virtual std::vector<std::string> AddText(size_t choice, std::string_view text, bool last) = 0;
+  virtual std::string EndFields() const = 0;
+  virtual std::string WholeFields(size_t choice) const = 0;
+  virtual std::string_view FinishReason(size_t choice, const ChoiceEnd& end) const;
+  virtual int64_t ReasoningTokens(size_t /*choice*/) const { return 0; }
   virtual void AddLogprob(size_t choice, const TokenEvent& token) = 0;
   // The choice's log probabilities since the last call, as a JSON object.
   virtual std::string TakeLogprobs(size_t choice) = 0;
 
   const Tokenizer& tokenizer() const { return *tokenizer_; }
+  bool stream() const { return stream_; }
 
  private:
   struct Choice {
-    std::string text;  // of a whole answer
     int64_t prompt_tokens = 0;
     int64_t tokens = 0;
     int64_t untold_logprobs = 0;  // added, but not taken yet
@@ -52,9 +56,9 @@ class OpenAiResponder : public GenerationListener {
 
   std::string LogprobsOrNull(size_t choice);
   void Open(size_t choice);
-  void SendChunk(size_t choice, std::string_view fields, std::string_view finish_reason,
-                 std::string_view matched_stop);
-  void SendText(size_t choice, std::string_view text);
+  void SendChunk(size_t choice, std::string_view fields, std::string_view logprobs,
+                 std::string_view finish_reason, std::string_view matched_stop);
+  void SendText(size_t choice, std::string_view text, bool last);
   void SendWhole();
   Usage TotalUsage() const;
 

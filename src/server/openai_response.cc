@@ -33,9 +33,11 @@ void AppendItem(std::string* list, std::string_view item) {
 
 std::string UsageJson(const Usage& usage) {
   return fmt::format(R"({{"prompt_tokens":{},"total_tokens":{},"completion_tokens":{},)"
-                     R"("prompt_tokens_details":{{"cached_tokens":{}}},"reasoning_tokens":0}})",
+                     R"("prompt_tokens_details":{{"cached_tokens":{}}},"reasoning_tokens":{},)"
+                     R"("completion_tokens_details":{{"reasoning_tokens":{}}}}})",
                      usage.prompt_tokens, usage.prompt_tokens + usage.completion_tokens,
-                     usage.completion_tokens, usage.cached_tokens);
+                     usage.completion_tokens, usage.cached_tokens, usage.reasoning_tokens,
+                     usage.reasoning_tokens);
 }
 
 std::string_view FinishReasonName(ChoiceEnd::Reason reason) {

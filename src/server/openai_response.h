@@ -17,6 +17,7 @@ namespace tern {
 // Prompts are counted once, however many choices they have.
 struct Usage {
   int64_t prompt_tokens = 0, completion_tokens = 0, cached_tokens = 0;
+  int64_t reasoning_tokens = 0;  // of the completion's
 };
 std::string UsageJson(const Usage& usage);
 

@@ -8,6 +8,7 @@
 
 #include "engine/engine.h"
 #include "text/chat_template.h"
+#include "text/output_format.h"
 #include "text/tokenizer.h"
 
 namespace tern {
@@ -28,6 +29,7 @@ struct ServedModel {
   int64_t context_length = 0;  // prompt and answer together, in tokens
   std::shared_ptr<const Tokenizer> tokenizer;
   std::shared_ptr<const ChatTemplate> chat_template;  // null: chat requests are refused
+  OutputFormat output_format;                         // of reasoning and tool calls
   std::string bos_token, eos_token;                   // texts, for the template; may be empty
   SamplingDefaults sampling;
   int64_t max_choices = 256;        // of one request: as many as may wait at once

@@ -6,6 +6,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "text/tokenizer.h"
 
@@ -13,7 +14,9 @@ namespace tern {
 
 class Detokenizer {
  public:
-  Detokenizer(std::shared_ptr<const Tokenizer> tokenizer, bool skip_special);
+  // skip_special: special tokens give no text, but for those in `shown`.
+  Detokenizer(std::shared_ptr<const Tokenizer> tokenizer, bool skip_special,
+              std::vector<TokenId> shown = {});
 
   // Text that became complete with this token; often empty.
   std::string Push(TokenId id);
@@ -23,6 +26,7 @@ class Detokenizer {
  private:
   std::shared_ptr<const Tokenizer> tokenizer_;
   bool skip_special_;
+  std::vector<TokenId> shown_;
   std::string pending_;  // less than one character
 };
 

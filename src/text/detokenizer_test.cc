@@ -54,6 +54,15 @@ TEST(Detokenizer, SkipsSpecialTokensWithinACharacter) {
   EXPECT_EQ(Stream(tokenizer, {first, bos, second}, false), "\xEF\xBF\xBD[BOS]\xEF\xBF\xBD");
 }
 
+TEST(Detokenizer, ShowsTheSpecialTokensThatItIsTold) {
+  const auto tokenizer = TinyTokenizer();
+  const TokenId think = *tokenizer->IdOf("<think>"), bos = *tokenizer->bos();
+  ASSERT_TRUE(tokenizer->IsSpecial(think));
+  Detokenizer detokenizer(tokenizer, true, {think});
+  EXPECT_EQ(detokenizer.Push(bos), "");
+  EXPECT_EQ(detokenizer.Push(think), "<think>");
+}
+
 // Tokens are cuts of the bytes: wherever they fall, the text is that of all bytes together.
 RC_GTEST_PROP(Detokenizer, AnyCutGivesTheSameText, ()) {
   static const auto tokenizer = TinyTokenizer();

@@ -214,37 +214,38 @@ void PreTokenizer::RunSplit(size_t step, std::string_view piece, Sink* sink) con
   }
 }
 
-Status PreTokenizer::AddNamed(std::string_view name) {
+std::vector<std::string_view> PreTokenizerPatterns(std::string_view name) {
   // DeepSeek V3 and R1; the ranges are CJK ideographs, Hiragana and Katakana.
   static constexpr std::string_view kDeepSeekV3[] = {
       R"(\p{N}{1,3})", R"([\x{4e00}-\x{9fa5}\x{3040}-\x{309f}\x{30a0}-\x{30ff}]+)",
       R"([!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+)"
       R"(|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*)"
       R"(|\s*[\r\n]+|\s+(?!\S)|\s+)"};
-  const auto split = [&](std::string_view pattern) {
-    return AddSplitByRegex(pattern, SplitBehavior::kIsolated, false);
-  };
   // "smollm": SmolLM2's own tokenizer.json cuts single digits out first, which shows only where two
   // or more white-space characters stand before a digit. The reference ids for its GGUF file
   // (transformers' reading of it, tests/data/text) do not, and these are what tern promises.
-  if (name == "gpt2" || name == "gpt-2" || name == "smollm") {
-    TERN_RETURN_IF_ERROR(split(kGpt2Pattern));
-  } else if (name == "llama-bpe" || name == "llama3" || name == "llama-v3" || name == "glm4" ||
-             name == "chatglm-bpe") {
-    TERN_RETURN_IF_ERROR(split(kLlama3Pattern));
-  } else if (name == "qwen2") {
-    TERN_RETURN_IF_ERROR(split(kQwen2Pattern));
-  } else if (name == "gpt-4o" || name == "llama4") {
-    TERN_RETURN_IF_ERROR(split(kO200kPattern));
-  } else if (name == "kimi-k2") {
-    TERN_RETURN_IF_ERROR(split(kKimiPattern));
-  } else if (name == "deepseek-v3") {
-    for (const std::string_view pattern : kDeepSeekV3) TERN_RETURN_IF_ERROR(split(pattern));
-  } else {
+  if (name == "gpt2" || name == "gpt-2" || name == "smollm") return {kGpt2Pattern};
+  if (name == "llama-bpe" || name == "llama3" || name == "llama-v3" || name == "glm4" ||
+      name == "chatglm-bpe") {
+    return {kLlama3Pattern};
+  }
+  if (name == "qwen2") return {kQwen2Pattern};
+  if (name == "gpt-4o" || name == "llama4") return {kO200kPattern};
+  if (name == "kimi-k2") return {kKimiPattern};
+  if (name == "deepseek-v3") return {std::begin(kDeepSeekV3), std::end(kDeepSeekV3)};
+  return {};
+}
+
+Status PreTokenizer::AddNamed(std::string_view name) {
+  const std::vector<std::string_view> patterns = PreTokenizerPatterns(name);
+  if (patterns.empty()) {
     return Unimplemented(fmt::format(
         "the pre-tokenizer '{}' is unknown; tern has gpt2, smollm, llama-bpe, qwen2, glm4, gpt-4o, "
         "kimi-k2 and deepseek-v3",
         name));
+  }
+  for (const std::string_view pattern : patterns) {
+    TERN_RETURN_IF_ERROR(AddSplitByRegex(pattern, SplitBehavior::kIsolated, false));
   }
   return OkStatus();
 }

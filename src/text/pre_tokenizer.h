@@ -16,6 +16,10 @@ namespace tern {
 // What becomes of the text that a Split step matches, in HuggingFace's names.
 enum class SplitBehavior { kIsolated, kRemoved, kMergedWithPrevious, kMergedWithNext, kContiguous };
 
+// The patterns that a GGUF file's tokenizer.ggml.pre stands for, each an isolating split; empty for
+// an unknown name.
+std::vector<std::string_view> PreTokenizerPatterns(std::string_view name);
+
 class PreTokenizer {
  public:
   // Receives the pieces, in order.
