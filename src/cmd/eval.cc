@@ -37,7 +37,7 @@ struct EvalOptions {
   std::string text;
   int64_t window = 512;
   std::string bos = "auto";
-  std::string kl_against, kl_kv_cache_dtype, kl_precision;
+  std::string kl_against, kl_kv_cache_dtype, kl_activation_dtype, kl_precision;
   std::string tasks;
   int64_t limit = 0, max_new_tokens = 64;
   std::string calls_in_content = "auto";
@@ -90,6 +90,11 @@ OptionTable MakeTable(EvalOptions& o) {
   table
       .Add("--kl-kv-cache-dtype", &o.kl_kv_cache_dtype, "FORMAT",
            "KV cache of the --kl-against model; default: as --kv-cache-dtype")
+      .Group("Text");
+  table
+      .Add("--kl-activation-dtype", &o.kl_activation_dtype, "FORMAT",
+           "activations of the --kl-against model; default: as --activation-dtype")
+      .Choices({"auto", "int8"})
       .Group("Text");
   table
       .Add("--kl-precision", &o.kl_precision, "NAME",
@@ -254,6 +259,7 @@ Status EvalRun::LoadModels() {
   Json& settings = result_.settings;
   settings["precision"] = o_.precision;
   settings["kv_cache_dtype"] = KvFormatName(model_->kv_format());
+  settings["activation_dtype"] = o_.model.activation_dtype;
   settings["isa"] = ops_->isa();
   settings["threads"] = threads;
   settings["weight_bytes"] = model_->model().info().weight_bytes;
@@ -262,10 +268,12 @@ Status EvalRun::LoadModels() {
   ModelOptions other = o_.model;
   other.model_path = o_.kl_against;
   if (!o_.kl_kv_cache_dtype.empty()) other.kv_cache_dtype = o_.kl_kv_cache_dtype;
+  if (!o_.kl_activation_dtype.empty()) other.activation_dtype = o_.kl_activation_dtype;
   const std::string& precision = o_.kl_precision.empty() ? o_.precision : o_.kl_precision;
   TERN_ASSIGN_OR_RETURN(reference_, EvalModel::Load(other, precision, *ops_));
   settings["kl_precision"] = precision;
   settings["kl_kv_cache_dtype"] = KvFormatName(reference_->kv_format());
+  settings["kl_activation_dtype"] = other.activation_dtype;
   settings["kl_weight_bytes"] = reference_->model().info().weight_bytes;
   // The same ids must mean the same text.
   const Tokenizer &a = *model_->tokenizer(), &b = *reference_->tokenizer();

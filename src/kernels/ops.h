@@ -186,6 +186,11 @@ class Ops {
   void MlaPrefillAttention(const MlaShape& shape, const KvSlab& slab, std::span<const KvRun> runs,
                            const PackedMatrix& kv_b, const float* q, float* out) const;
 
+  // In place on x [rows, dim]: the orthonormal Hadamard transform (Sylvester's order) of each
+  // successive piece as long as the largest power of two that divides dim. FP8 indexer keys and
+  // their queries are rotated so: dot products stay, outliers spread over the piece.
+  void Hadamard(float* x, int64_t rows, int64_t dim) const;
+
   // k: [rows, dim]. Writes indexer keys as GqaWrite does, into the layer's index slab
   // (PageFormat::index_slab).
   void IndexerWrite(const IndexerShape& shape, const KvSlab& slab, std::span<const KvRun> runs,

@@ -95,6 +95,17 @@ const char* KvFormatName(KvFormat format) {
   return "unknown";
 }
 
+Result<KvFormat> KvFormatNamed(std::string_view name) {
+  if (name == "bfloat16") return KvFormat::kBf16;
+  std::string names;
+  for (const KvFormat format : {KvFormat::kF32, KvFormat::kBf16, KvFormat::kFp8E4m3,
+                                KvFormat::kFp8Tiled, KvFormat::kFp8DsMla}) {
+    if (name == KvFormatName(format)) return format;
+    names += fmt::format("{}{}", names.empty() ? "" : ", ", KvFormatName(format));
+  }
+  return InvalidArgument(fmt::format("KV format '{}' is unknown (known: {})", name, names));
+}
+
 Result<PageFormat> PageFormat::Make(std::span<const KvLayerSpec> layers, KvFormat format,
                                     int64_t page_tokens, std::span<const int64_t> bf16_layers) {
   if (page_tokens < 1 || page_tokens > kMaxPageTokens ||

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "base/result.h"
@@ -35,6 +36,8 @@ struct KvLayerSpec {
 
 // The name in --kv-cache-dtype: "bf16".
 const char* KvFormatName(KvFormat format);
+// Also "bfloat16". Errors: kInvalidArgument, listing the names.
+Result<KvFormat> KvFormatNamed(std::string_view name);
 
 class PageFormat {
  public:
