@@ -354,13 +354,15 @@ Status EvalRun::OpenJournal() {
   if (o_.resume && !FileExists(o_.json + ".partial")) {
     fmt::print(stderr, "tern eval: nothing to resume: there is no {}.partial\n", o_.json);
   }
-  Json run = {{"model", result_.model}, {"max_new_tokens", o_.max_new_tokens}};
+  Json run = Json::object();
   if (model_) {
+    run["model"] = result_.model;
     run["precision"] = o_.precision;
     run["kv_cache_dtype"] = KvFormatName(model_->kv_format());
-  } else {
+  } else {  // which may come back at another address
     run["served_model_name"] = o_.server.model;
   }
+  run["max_new_tokens"] = o_.max_new_tokens;
   TERN_ASSIGN_OR_RETURN(journal_, Journal::Open(o_.json + ".partial", run, o_.resume));
   return OkStatus();
 }
