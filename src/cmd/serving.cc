@@ -87,9 +87,9 @@ void DeclareModelOptions(OptionTable& table, ModelOptions& o) {
       .Group("Model");
   table
       .Add("--dummy-recipe", &o.dummy_recipe, "NAME",
-           "format of made-up weights: bf16, fp8, int4 (routed experts only), or what the config's "
-           "quantization_config says")
-      .Choices({"config", "bf16", "fp8", "int4"})
+           "format of made-up weights: bf16, fp8, int4 (routed experts only), fp8-linear or "
+           "int4-linear (every linear layer), or what the config's quantization_config says")
+      .Choices({"config", "bf16", "fp8", "int4", "fp8-linear", "int4-linear"})
       .Group("Model");
   table
       .Add("--chat-template", &o.chat_template, "FILE",
