@@ -20,12 +20,14 @@ int BenchServeCommand(const std::vector<std::string>& args);
 
 // --json and --plot.
 struct BenchOutputs {
-  std::string json, plot;
+  std::string json, plot;  // json "-": standard output, in the table's place
 };
 void DeclareBenchOutputs(OptionTable& table, BenchOutputs& outputs);
 // A long run is not lost to a misspelled folder. Errors name the path.
 Status CheckBenchOutputs(const BenchOutputs& outputs);
-Status WriteBenchOutputs(const BenchOutputs& outputs, const Json& json, const SvgPicture& picture);
+// Prints `text`, or the JSON, and writes the files.
+Status WriteBenchOutputs(const BenchOutputs& outputs, const std::string& text, const Json& json,
+                         const SvgPicture& picture);
 
 // Parses `args` and runs `run`, whose error goes to standard error behind `program`.
 template <typename Run>

@@ -37,6 +37,7 @@ Result<std::unique_ptr<LoadedBenchModel>> LoadedBenchModel::Load(const ModelOpti
   };
   TERN_ASSIGN_OR_RETURN(result->model_, LoadModel(options.model_path, ops, load));
   result->page_tokens_ = options.engine.page_tokens;
+  TERN_ASSIGN_OR_RETURN(result->kv_bf16_layers_, ParseKvBf16Layers(options.kv_bf16_layers));
   const ModelInfo& info = result->model_->info();
   BenchModelFacts& facts = result->facts_;
   facts.path = options.model_path;
@@ -48,9 +49,11 @@ Result<std::unique_ptr<LoadedBenchModel>> LoadedBenchModel::Load(const ModelOpti
   return result;
 }
 
-Status LoadedBenchModel::SetKvFormat(KvFormat format) {
+Status LoadedBenchModel::SetKvFormat(const std::string& name) {
   sequences_.clear();
-  TERN_ASSIGN_OR_RETURN(format_, PageFormat::Make(model_->info().kv_layers, format, page_tokens_));
+  TERN_ASSIGN_OR_RETURN(const KvFormat format, ChooseKvFormat(name, model_->info()));
+  TERN_ASSIGN_OR_RETURN(
+      format_, PageFormat::Make(model_->info().kv_layers, format, page_tokens_, kv_bf16_layers_));
   facts_.kv_format = KvFormatName(format);
   facts_.kv_bytes_per_token = format_->bytes_per_token();
   return OkStatus();

@@ -24,8 +24,9 @@ class LoadedBenchModel final : public BenchModel {
   // Errors name the file or flag. `ops` outlives the result.
   static Result<std::unique_ptr<LoadedBenchModel>> Load(const ModelOptions& options, Ops& ops);
 
-  // Rows are stored so from the next Reserve on. Errors: PageFormat::Make's.
-  Status SetKvFormat(KvFormat format);
+  // Rows are stored so from the next Reserve on: `name` as --kv-cache-dtype. Errors:
+  // ChooseKvFormat's and PageFormat::Make's.
+  Status SetKvFormat(const std::string& name);
 
   const BenchModelFacts& facts() const override { return facts_; }
   Status Reserve(int64_t sequences, int64_t positions) override;
@@ -51,6 +52,7 @@ class LoadedBenchModel final : public BenchModel {
   std::unique_ptr<Model> model_;
   ModelConfig config_;
   int64_t page_tokens_ = 0;
+  std::vector<int64_t> kv_bf16_layers_;
   BenchModelFacts facts_;
   std::optional<PageFormat> format_;
   Buffer pages_;
