@@ -62,7 +62,7 @@ function(tern_isa_flags)
         "-O3;-mavx2;-mfma;-mf16c;-mbmi2;-mavx512f;-mavx512bw;-mavx512vl;-mavx512dq;-mavx512vbmi;-mavx512vnni;-mavx512bf16;-fno-lto;-Wno-uninitialized;-Wno-maybe-uninitialized")
     elseif(source MATCHES "kernels/cpu/generic/")
       set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS "-O3;-fno-lto")
-    elseif(source MATCHES "quant/(int4|fp8).cc")
+    elseif(source MATCHES "quant/(int4|fp8|quant_error).cc")
       # Its inputs are finite by contract, and so minimum and maximum are one instruction. No sum is reordered.
       set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS
         "-O3;-fno-signed-zeros;-ffinite-math-only;-fno-trapping-math")

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "base/json.h"
+#include "server/chat_messages.h"
 #include "server/openai_request.h"
 
 namespace {
@@ -34,6 +35,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto chat = tern::ParseChatRequest(*body, {});
   if (chat.ok()) {
     CheckParams(chat->params);
+    tern::Json messages = chat->messages;
+    if (tern::AdoptToolCallIds(tern::ToolCallFormat::kKimiK2, &messages) < 0) std::abort();
     tern::DumpJson(chat->messages);
   }
   const auto completion = tern::ParseCompletionRequest(*body, {});

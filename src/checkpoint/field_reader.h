@@ -4,22 +4,33 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "base/json.h"
 #include "base/result.h"
+#include "base/utf8.h"
 
 namespace tern::config {
 
 inline constexpr int64_t kMaxSize = (int64_t{1} << 31) - 1;
+inline constexpr size_t kMaxEntryBytes = 4096;  // of an entry of a list of strings
 
 inline Status Bad(const std::string& where, const std::string& what) {
   return InvalidArgument(fmt::format("{}: {}", where, what));
+}
+
+// What a file says and an error may repeat: short, valid UTF-8, no control characters.
+inline bool IsPlainText(std::string_view text, size_t max_bytes = 256) {
+  return text.size() <= max_bytes && IsValidUtf8(text) &&
+         std::none_of(text.begin(), text.end(),
+                      [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7F; });
 }
 
 inline bool Has(const Json& json, const char* key) {
@@ -75,11 +86,16 @@ class FieldReader {
     for (size_t i = 0; good && i < list.size(); ++i) {
       good = list[i].is_string();
       if (good) field->push_back(list[i].get<std::string>());
+      if (good && !IsPlainText(field->back(), kMaxEntryBytes)) {
+        return Fail(Bad(where_, fmt::format("{}[{}] is no plain text of at most {} bytes", key, i,
+                                            kMaxEntryBytes)));
+      }
     }
     if (!good) Fail(Bad(where_, fmt::format("{} must be a list of strings", key)));
   }
   void String(const char* key, std::string* field) {
-    Take(JsonString(json_, key, *field, where_), field);
+    if (!Take(JsonString(json_, key, *field, where_), field) || IsPlainText(*field)) return;
+    Fail(Bad(where_, fmt::format("{} is no plain text of at most 256 bytes", key)));
   }
   // One id or a list of ids.
   void TokenIds(const char* key, std::vector<int32_t>* ids) {

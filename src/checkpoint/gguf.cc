@@ -9,6 +9,8 @@
 #include <unordered_set>
 #include <utility>
 
+#include "checkpoint/field_reader.h"
+
 namespace tern {
 
 static_assert(std::endian::native == std::endian::little, "GGUF fields are read as they lie");
@@ -170,9 +172,12 @@ class GgufParser {
 
   Status ReadName(const std::string& what, std::string_view* name) {
     TERN_RETURN_IF_ERROR(ReadString(what, name));
-    if (!name->empty() && name->size() <= kMaxNameBytes) return OkStatus();
-    return Bad(
-        fmt::format("{} has {} bytes, 1 to {} are allowed", what, name->size(), kMaxNameBytes));
+    if (name->empty() || name->size() > kMaxNameBytes) {
+      return Bad(
+          fmt::format("{} has {} bytes, 1 to {} are allowed", what, name->size(), kMaxNameBytes));
+    }
+    if (config::IsPlainText(*name, kMaxNameBytes)) return OkStatus();
+    return Bad(fmt::format("{} is no plain text", what));
   }
 
   Status ReadType(std::string_view what, GgufType* type) {
@@ -203,7 +208,7 @@ class GgufParser {
 
   Status ReadKey(uint64_t index) {
     std::string_view key;
-    GgufType type;
+    GgufType type = GgufType::kU8;
     TERN_RETURN_IF_ERROR(ReadName(fmt::format("metadata key {}", index), &key));
     TERN_RETURN_IF_ERROR(ReadType(key, &type));
     GgufValue value;

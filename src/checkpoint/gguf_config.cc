@@ -51,6 +51,9 @@ Result<RopeConfig> RopeFromGguf(const Gguf& gguf, const std::string& arch) {
   RopeConfig rope;
   TERN_ASSIGN_OR_RETURN(rope.theta, GgufPositive(gguf, arch + ".rope.freq_base", rope.theta));
   TERN_ASSIGN_OR_RETURN(const auto type, gguf.String(arch + ".rope.scaling.type"));
+  if (type && !config::IsPlainText(*type)) {
+    return Bad(gguf.path(), fmt::format("{}.rope.scaling.type is no plain text", arch));
+  }
   if (type && *type != "none") rope.type = *type;
   // Older files carry the factor of linear scaling alone.
   TERN_ASSIGN_OR_RETURN(const double linear, GgufPositive(gguf, arch + ".rope.scale_linear", 1.0));
@@ -159,6 +162,9 @@ Status ReadDeepseek2(const Gguf& gguf, ModelConfig& config) {
 Result<ModelConfig> ModelConfigFromGguf(const Gguf& gguf) {
   TERN_ASSIGN_OR_RETURN(const auto name, gguf.String("general.architecture"));
   if (!name) return Bad(gguf.path(), "general.architecture is missing");
+  if (!config::IsPlainText(*name)) {
+    return Bad(gguf.path(), "general.architecture is no plain text");
+  }
   const GgufArchitecture* known = nullptr;
   for (const GgufArchitecture& candidate : kGgufArchitectures) {
     if (*name == candidate.gguf) known = &candidate;

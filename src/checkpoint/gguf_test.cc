@@ -147,6 +147,7 @@ TEST(GgufTest, HostileFilesAreNamed) {
   std::string deep;
   for (int i = 0; i < 100000; ++i) deep += Raw<uint32_t>(9) + Raw<uint64_t>(1);
   ExpectError(GgufWriter().Key("k", 9, deep).Bytes(), "nests arrays deeper");
+  ExpectError(GgufWriter().U32("k\x1b[2J", 1).Bytes(), "x.gguf: metadata key 0 is no plain text");
   ExpectError(GgufWriter().U32("k", 1).U32("k", 2).Bytes(), "'k' occurs twice");
   ExpectError(GgufWriter().U32(std::string(300, 'k'), 1).Bytes(), "300 bytes");
   ExpectError(GgufWriter().U32("general.alignment", 0).Bytes(), "general.alignment");

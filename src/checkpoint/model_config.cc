@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <string_view>
 
 #include "checkpoint/field_reader.h"
 
@@ -41,11 +42,20 @@ Result<RopeConfig> ParseRope(const Json& json, const std::string& where) {
   fields.Double("mscale_all_dim", &rope.mscale_all_dim);
   fields.Double("attention_factor", &rope.attention_factor);
   TERN_RETURN_IF_ERROR(fields.status());
+  // What a kind of scaling can't do without has no default that would be right.
+  const bool llama3 = rope.type == "llama3";
+  if (llama3 || rope.type == "yarn" || rope.type == "linear") {
+    for (const char* needed : {"factor", "low_freq_factor", "high_freq_factor"}) {
+      if (Has(object, needed) || (!llama3 && std::string_view(needed) != "factor")) continue;
+      return Bad(where, fmt::format("{} of type {} has no {}", key, rope.type, needed));
+    }
+  }
   return rope;
 }
 
 // Beside the other fields, or among rope_parameters.
-Result<double> PartialRotaryFactor(const Json& json, const std::string& where) {
+Result<double> PartialRotaryFactor(const Json& json, const ModelConfig& config) {
+  const std::string& where = config.source;
   double factor = 1.0;
   FieldReader top(json, where);
   top.PositiveDouble("partial_rotary_factor", &factor);
@@ -54,6 +64,11 @@ Result<double> PartialRotaryFactor(const Json& json, const std::string& where) {
     FieldReader inner(json["rope_parameters"], where + ": rope_parameters");
     inner.PositiveDouble("partial_rotary_factor", &factor);
     TERN_RETURN_IF_ERROR(inner.status());
+  }
+  // This class rotates half of a head unless it is told; others all of it.
+  if (config.architecture == "Glm4MoeForCausalLM" && !Has(json, "partial_rotary_factor") &&
+      !(Has(json, "rope_parameters") && Has(json["rope_parameters"], "partial_rotary_factor"))) {
+    return Bad(where, "partial_rotary_factor is missing");
   }
   if (factor > 1) return Bad(where, fmt::format("partial_rotary_factor {} is above 1", factor));
   return factor;
@@ -73,7 +88,10 @@ constexpr CloseRelative kCloseRelatives[] = {
 };
 
 Status CheckSupported(const Json& json, const std::string& architecture, const std::string& where) {
-  TERN_ASSIGN_OR_RETURN(const std::string type, JsonString(json, "model_type", "", where));
+  std::string type;
+  FieldReader fields(json, where);
+  fields.String("model_type", &type);
+  TERN_RETURN_IF_ERROR(fields.status());
   for (const CloseRelative& relative : kCloseRelatives) {
     if (type != relative.model_type) continue;
     return Unimplemented(fmt::format("{}: model_type '{}' ({}) is not supported: {}", where, type,
@@ -136,7 +154,23 @@ Result<std::vector<bool>> SparseLayers(const Json& json, int64_t layers, const s
   return sparse;
 }
 
-Result<MoeConfig> ParseMoe(const Json& json, int64_t layers, const std::string& where) {
+// Implementations disagree on what these are when a file does not say.
+Status CheckMoeFields(const Json& json, const ModelConfig& config) {
+  std::vector<const char*> needed = {"routed_scaling_factor", "rms_norm_eps"};
+  // GLM's default is one group, DeepSeek's is not.
+  if (config.architecture.starts_with("Deepseek") || config.architecture.starts_with("Kimi")) {
+    needed.insert(needed.end(), {"n_group", "topk_group"});
+  }
+  if (Has(json, "n_group") && json["n_group"] != 1) needed.push_back("topk_group");
+  for (const char* key : needed) {
+    if (!Has(json, key)) return Bad(config.source, fmt::format("{} is missing", key));
+  }
+  return OkStatus();
+}
+
+Result<MoeConfig> ParseMoe(const Json& json, const ModelConfig& config) {
+  const std::string& where = config.source;
+  TERN_RETURN_IF_ERROR(CheckMoeFields(json, config));
   MoeConfig moe;
   std::string method = "noaux_tc", scoring = "sigmoid";
   FieldReader fields(json, where);
@@ -163,7 +197,7 @@ Result<MoeConfig> ParseMoe(const Json& json, int64_t layers, const std::string& 
                     where, method, scoring));
   }
   TERN_RETURN_IF_ERROR(CheckMoe(moe, where));
-  TERN_ASSIGN_OR_RETURN(moe.sparse_layers, SparseLayers(json, layers, where));
+  TERN_ASSIGN_OR_RETURN(moe.sparse_layers, SparseLayers(json, config.num_hidden_layers, where));
   return moe;
 }
 
@@ -197,7 +231,8 @@ Result<DsaConfig> ParseDsa(const Json& json, const ModelConfig& config) {
   const std::string& where = config.source;
   DsaConfig dsa;
   // DeepSeek-V3.2 rotates the indexer's halves, GLM its pairs.
-  dsa.rope_interleave = config.model_type != "deepseek_v32";
+  dsa.rope_interleave =
+      config.model_type != "deepseek_v32" && config.architecture != "DeepseekV32ForCausalLM";
   FieldReader fields(json, where);
   fields.Size("index_topk", &dsa.index_topk);
   fields.Size("index_head_dim", &dsa.index_head_dim);
@@ -229,7 +264,7 @@ Status ParseParts(const Json& file, const Json& json, ModelConfig& config) {
     TERN_ASSIGN_OR_RETURN(config.mla, ParseMla(json, where));
   }
   if (Has(json, "n_routed_experts")) {
-    TERN_ASSIGN_OR_RETURN(config.moe, ParseMoe(json, config.num_hidden_layers, where));
+    TERN_ASSIGN_OR_RETURN(config.moe, ParseMoe(json, config));
   }
   if (Has(json, "index_topk")) {
     TERN_ASSIGN_OR_RETURN(config.dsa, ParseDsa(json, config));
@@ -285,6 +320,9 @@ Result<ModelConfig> ParseModelConfig(const Json& file, const std::string& where)
     return Bad(where, "architectures must be a list that names the model's class");
   }
   config.architecture = file["architectures"][0].get<std::string>();
+  if (!config::IsPlainText(config.architecture)) {
+    return Bad(where, "architectures[0] is no plain text of at most 256 bytes");
+  }
   // Multimodal wrappers keep the language model's fields one level down.
   const Json& json = Has(file, "text_config") ? file["text_config"] : file;
   if (!json.is_object()) return Bad(where, "text_config must be an object");
@@ -325,7 +363,7 @@ Result<ModelConfig> ParseModelConfig(const Json& file, const std::string& where)
                fmt::format("num_nextn_predict_layers is {}", config.num_nextn_predict_layers));
   }
   TERN_ASSIGN_OR_RETURN(config.rope, ParseRope(json, where));
-  TERN_ASSIGN_OR_RETURN(config.partial_rotary_factor, PartialRotaryFactor(json, where));
+  TERN_ASSIGN_OR_RETURN(config.partial_rotary_factor, PartialRotaryFactor(json, config));
   TERN_RETURN_IF_ERROR(ParseParts(file, json, config));
   TERN_RETURN_IF_ERROR(CheckConsistent(config));
   return config;

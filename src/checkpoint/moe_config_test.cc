@@ -79,5 +79,56 @@ TEST(MoeConfigTest, BadFieldsAreNamed) {
   expect("num_hidden_layers", 2000000000, "absurd");
 }
 
+// Fields without which implementations compute different things.
+TEST(MoeConfigTest, MissingFieldsAreNotGuessed) {
+  const auto expect = [](const char* folder, const char* part, const char* key) {
+    Json json = *ParseJsonFile(std::string("tests/data/golden/") + folder + "/config.json");
+    (part == nullptr ? json : json[part]).erase(key);
+    const auto config = ParseModelConfig(json, "c.json");
+    ASSERT_FALSE(config.ok()) << folder << " " << key;
+    EXPECT_THAT(config.status().message(), HasSubstr("c.json: "));
+    EXPECT_THAT(config.status().message(), HasSubstr(key));
+  };
+  for (const char* folder : {"glm52-dsa-shared", "glm4-moe", "kimi-k2", "deepseek-v32-dsa"}) {
+    expect(folder, nullptr, "routed_scaling_factor");
+    expect(folder, nullptr, "rms_norm_eps");
+  }
+  for (const char* folder : {"kimi-k2", "deepseek-v3-groups", "deepseek-v32-dsa"}) {
+    expect(folder, nullptr, "n_group");
+    expect(folder, nullptr, "topk_group");
+  }
+  expect("kimi-k25-int4", "text_config", "topk_group");
+  expect("kimi-k2", "rope_scaling", "factor");
+  expect("deepseek-v32-dsa", "rope_parameters", "factor");
+  expect("glm4-moe", "rope_parameters", "partial_rotary_factor");
+  expect("llama-rope3-tied", "rope_parameters", "factor");
+  expect("llama-rope3-tied", "rope_parameters", "low_freq_factor");
+}
+
+TEST(MoeConfigTest, TheClassAloneTellsTheIndexersRotation) {
+  Json json = *ParseJsonFile("tests/data/golden/deepseek-v32-dsa/config.json");
+  json.erase("model_type");
+  const auto config = ParseModelConfig(json, "c.json");
+  ASSERT_TRUE(config.ok()) << config.status().message();
+  EXPECT_FALSE(config->dsa->rope_interleave);
+}
+
+// An error repeats what a file says: no novels, no escape sequences for the reader's terminal.
+TEST(MoeConfigTest, TextThatIsNoNameIsNotRepeated) {
+  for (const char* key : {"hidden_act", "model_type", "topk_method", "torch_dtype"}) {
+    for (const std::string& text : {std::string(1000, 'A'), std::string("a\x1b[2Jb\n")}) {
+      Json json = GlmJson();
+      json[key] = text;
+      const auto config = ParseModelConfig(json, "c.json");
+      ASSERT_FALSE(config.ok()) << key;
+      EXPECT_EQ(config.status().message(),
+                std::string("c.json: ") + key + " is no plain text of at most 256 bytes");
+    }
+  }
+  Json json = GlmJson();
+  json["architectures"][0] = "\n";
+  EXPECT_THAT(ParseModelConfig(json, "c.json").status().message(), HasSubstr("architectures[0]"));
+}
+
 }  // namespace
 }  // namespace tern

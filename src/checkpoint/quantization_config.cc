@@ -50,8 +50,9 @@ Result<QuantizationConfig> ParseFp8(const Json& json, const std::string& where) 
     return NotSupported(where, "fp8 without weight_block_size is not supported ([128, 128] is)");
   }
   if (json["weight_block_size"] != Json::array({128, 128})) {
+    const std::string text = DumpJson(json["weight_block_size"]);
     return NotSupported(where, fmt::format("weight_block_size {} is not supported ([128, 128] is)",
-                                           DumpJson(json["weight_block_size"])));
+                                           text.size() <= 40 ? text : "of this kind"));
   }
   TERN_ASSIGN_OR_RETURN(config.ignore, ParseIgnored(json, "modules_to_not_convert", where));
   return config;
@@ -101,6 +102,26 @@ Result<bool> IsFp8KvCache(const Json& json, const std::string& where) {
   return bits == 8 && type == "float";
 }
 
+// Formats and transforms that would change what the packed integers mean.
+Status CheckNoOtherCompression(const Json& json, const std::string& where) {
+  if (Has(json, "sparsity_config")) {
+    const Json& sparsity = json["sparsity_config"];
+    std::string format = "dense";
+    if (!sparsity.is_object()) return Bad(where, "sparsity_config must be an object");
+    FieldReader fields(sparsity, where + ": sparsity_config");
+    fields.String("format", &format);
+    TERN_RETURN_IF_ERROR(fields.status());
+    if (format != "dense") {
+      return NotSupported(where,
+                          fmt::format("sparsity_config '{}' is not supported (dense is)", format));
+    }
+  }
+  if (Has(json, "transform_config") && !json["transform_config"].empty()) {
+    return NotSupported(where, "transform_config is not supported");
+  }
+  return OkStatus();
+}
+
 Result<QuantizationConfig> ParseCompressedTensors(const Json& json, const std::string& where) {
   QuantizationConfig config{.method = QuantizationConfig::Method::kInt4Group};
   std::string format;
@@ -119,7 +140,9 @@ Result<QuantizationConfig> ParseCompressedTensors(const Json& json, const std::s
     return NotSupported(where,
                         fmt::format("{} config_groups are not supported (one is)", groups.size()));
   }
-  const std::string group_where = fmt::format("{}: {}", where, groups.begin().key());
+  const std::string& name = groups.begin().key();
+  const std::string group_where =
+      fmt::format("{}: {}", where, config::IsPlainText(name) ? name : "the config group");
   const Json& group = groups.begin().value();
   if (!group.is_object() || !Has(group, "weights") || !group["weights"].is_object()) {
     return Bad(group_where, "weights must be an object");
@@ -131,9 +154,11 @@ Result<QuantizationConfig> ParseCompressedTensors(const Json& json, const std::s
   if (targets != std::vector<std::string>{"Linear"}) {
     return NotSupported(group_where, "targets other than [\"Linear\"] are not supported");
   }
-  if (Has(group, "input_activations")) {
-    return NotSupported(group_where, "quantized input_activations are not supported");
+  for (const char* activations : {"input_activations", "output_activations"}) {
+    if (!Has(group, activations)) continue;
+    return NotSupported(group_where, fmt::format("quantized {} are not supported", activations));
   }
+  TERN_RETURN_IF_ERROR(CheckNoOtherCompression(json, where));
   TERN_RETURN_IF_ERROR(ParseWeights(group["weights"], group_where + ": weights", &config));
   TERN_ASSIGN_OR_RETURN(config.ignore, ParseIgnored(json, "ignore", where));
   TERN_ASSIGN_OR_RETURN(config.fp8_kv_cache, IsFp8KvCache(json, where));
@@ -161,7 +186,10 @@ std::string_view QuantizationMethodName(QuantizationConfig::Method method) {
 
 Result<QuantizationConfig> ParseQuantizationConfig(const Json& json, const std::string& where) {
   if (!json.is_object()) return Bad(where, "must be an object");
-  TERN_ASSIGN_OR_RETURN(const std::string method, JsonString(json, "quant_method", "", where));
+  std::string method;
+  FieldReader fields(json, where);
+  fields.String("quant_method", &method);
+  TERN_RETURN_IF_ERROR(fields.status());
   if (method == "fp8") return ParseFp8(json, where);
   if (method == "compressed-tensors") return ParseCompressedTensors(json, where);
   return NotSupported(where, fmt::format("quant_method '{}' is not supported (fp8 and "

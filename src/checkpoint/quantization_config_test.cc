@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <functional>
+
 #include "checkpoint/model_config.h"
 
 namespace tern {
@@ -111,6 +113,38 @@ TEST(QuantizationConfigTest, KvCacheSchemeIsRead) {
   const auto config = ParseQuantizationConfig(json, "c.json");
   ASSERT_TRUE(config.ok()) << config.status().message();
   EXPECT_TRUE(config->fp8_kv_cache);
+}
+
+TEST(QuantizationConfigTest, WhatWouldChangeTheIntegersMeaningIsRefused) {
+  const auto expect = [](const std::function<void(Json&)>& edit, const std::string& what) {
+    Json json = Int4Json();
+    edit(json);
+    const auto config = ParseQuantizationConfig(json, "c.json");
+    ASSERT_FALSE(config.ok()) << what;
+    EXPECT_THAT(config.status().message(), HasSubstr("c.json"));
+    EXPECT_THAT(config.status().message(), HasSubstr(what));
+  };
+  expect(
+      [](Json& j) {
+        j["sparsity_config"] = {{"format", "sparse-24-bitmask"}};
+      },
+      "sparsity_config 'sparse-24-bitmask' is not supported");
+  expect(
+      [](Json& j) {
+        j["transform_config"] = {{"config_groups", {{"R1", 1}}}};
+      },
+      "transform_config is not supported");
+  expect(
+      [](Json& j) {
+        j["config_groups"]["group_0"]["output_activations"] = {{"num_bits", 8}};
+      },
+      "quantized output_activations are not supported");
+  Json harmless = Int4Json();
+  harmless["sparsity_config"] = {{"format", "dense"}};
+  harmless["transform_config"] = Json::object();
+  EXPECT_TRUE(ParseQuantizationConfig(harmless, "c.json").ok());
+  harmless["sparsity_config"] = Json::object();
+  EXPECT_TRUE(ParseQuantizationConfig(harmless, "c.json").ok());
 }
 
 }  // namespace

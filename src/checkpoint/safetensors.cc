@@ -10,6 +10,8 @@
 #include <optional>
 #include <unordered_set>
 
+#include "checkpoint/field_reader.h"
+
 namespace tern {
 namespace {
 
@@ -88,6 +90,9 @@ Result<SafetensorsTensor> ParseEntry(std::string_view name, const element& json,
     return BadTensor(path, name, "dtype is missing or no string");
   }
   const std::optional<DType> dtype = DTypeFromName(dtype_name);
+  if (!dtype && !config::IsPlainText(dtype_name)) {
+    return BadTensor(path, name, "its dtype is no plain text");
+  }
   if (!dtype) return BadTensor(path, name, fmt::format("unsupported dtype '{}'", dtype_name));
 
   element shape_json;
@@ -147,9 +152,9 @@ Result<std::vector<SafetensorsTensor>> ParseSafetensors(std::span<const std::byt
   std::vector<SafetensorsTensor> tensors;
   std::unordered_set<std::string_view> names;
   for (const auto [name, json] : entries) {
-    if (name.size() > kMaxNameBytes) {
-      return Bad(path, fmt::format("a tensor's name has {} bytes, at most {} are allowed",
-                                   name.size(), kMaxNameBytes));
+    if (!config::IsPlainText(name, kMaxNameBytes)) {
+      return Bad(
+          path, fmt::format("a tensor's name is no plain text of at most {} bytes", kMaxNameBytes));
     }
     if (!names.insert(name).second) return BadTensor(path, name, "occurs twice in the header");
     if (name == "__metadata__") continue;
@@ -189,12 +194,16 @@ Result<std::vector<std::pair<std::string, std::string>>> ParseSafetensorsIndex(
   std::vector<std::pair<std::string, std::string>> entries;
   std::unordered_set<std::string_view> names;
   for (const auto [name, value] : map) {
+    if (!config::IsPlainText(name, kMaxNameBytes)) {
+      return Bad(
+          path, fmt::format("a tensor's name is no plain text of at most {} bytes", kMaxNameBytes));
+    }
     std::string_view shard;
     if (value.get(shard) != simdjson::SUCCESS) {
       return BadTensor(path, name, "its shard is no string");
     }
     if (shard.empty() || shard.find('/') != std::string_view::npos || shard[0] == '.' ||
-        shard.find('\0') != std::string_view::npos) {
+        !config::IsPlainText(shard)) {
       return BadTensor(path, name, "its shard is no plain file name");
     }
     if (!names.insert(name).second) return BadTensor(path, name, "occurs twice in weight_map");

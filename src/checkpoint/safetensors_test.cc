@@ -135,7 +135,25 @@ TEST(SafetensorsTest, HostileHeadersAreNamed) {
   expect(R"({"t":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},)"
          R"("u":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})",
          "tensor 'u': overlaps");
-  expect(R"({")" + std::string(5000, 'n') + R"(":1})", "5000 bytes");
+  expect(R"({")" + std::string(5000, 'n') + R"(":1})", "no plain text of at most 1024 bytes");
+}
+
+// What an error repeats of a file must not fill or steer the reader's terminal.
+TEST(SafetensorsTest, TextThatIsNoNameIsNotRepeated) {
+  const std::string entry = R"(":{"dtype":"F32","shape":[0],"data_offsets":[0,0]}})";
+  for (const std::string& name : {std::string(R"(a\u001b[2J)"), std::string(R"(a\nb)")}) {
+    ExpectError(SafetensorsBytes("{\"" + name + entry, ""),
+                "x.safetensors: a tensor's name is no plain text");
+    const auto index = ParseSafetensorsIndex(R"({"weight_map":{")" + name + R"(":"b"}})", "i.json");
+    EXPECT_THAT(index.status().message(), HasSubstr("i.json: a tensor's name is no plain text"));
+  }
+  const std::string dtype = std::string(1000, 'A');
+  ExpectError(
+      SafetensorsBytes(R"({"a":{"dtype":")" + dtype + R"(","shape":[],"data_offsets":[0,0]}})", ""),
+      "tensor 'a': its dtype is no plain text");
+  const auto index = ParseSafetensorsIndex(
+      R"({"weight_map":{"a":")" + std::string(1000, 'b') + R"("}})", "i.json");
+  EXPECT_THAT(index.status().message(), HasSubstr("no plain file name"));
 }
 
 TEST(SafetensorsIndexTest, MapsTensorsToPlainFileNames) {

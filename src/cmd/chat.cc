@@ -10,6 +10,7 @@
 #include <iostream>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/args.h"
@@ -158,7 +159,8 @@ class Conversation {
  private:
   struct Answer {
     std::string text;
-    bool done = false;  // its end was seen
+    bool done = false;      // its end was seen
+    bool thinking = false;  // the last that was shown is reasoning
     Status failure;
   };
 
@@ -174,6 +176,14 @@ class Conversation {
     if (options_.seed) body["seed"] = *options_.seed;
     if (!options_.stop.empty()) body["stop"] = options_.stop;
     return body;
+  }
+
+  // In a terminal, reasoning is shown on standard error, dimmed: it is not the answer.
+  static void ShowReasoning(const Json& delta, Answer* answer) {
+    const Result<std::string> text = JsonString(delta, "reasoning_content", "", "delta");
+    if (!text.ok() || text->empty() || isatty(STDERR_FILENO) == 0) return;
+    fmt::print(stderr, "\x1b[2m{}\x1b[0m", *text);
+    answer->thinking = true;
   }
 
   static void OnEvent(const std::string& data, Answer* answer) {
@@ -194,11 +204,13 @@ class Conversation {
     if (choices == nullptr || !choices->is_array() || choices->empty()) return;
     const Json& choice = (*choices)[0];
     if (!choice.is_object() || !choice.contains("delta")) return;
+    ShowReasoning(choice["delta"], answer);
     const Result<std::string> text = JsonString(choice["delta"], "content", "", "delta");
     if (!text.ok()) {
       answer->failure = text.status();
       return;
     }
+    if (!text->empty() && std::exchange(answer->thinking, false)) fmt::print(stderr, "\n");
     answer->text += *text;
     std::fwrite(text->data(), 1, text->size(), stdout);
     std::fflush(stdout);

@@ -22,12 +22,13 @@ std::string TimeText(double seconds) {
 
 }  // namespace
 
-ProgressBar::ProgressBar(std::string what, std::string unit)
+ProgressBar::ProgressBar(std::string what, std::string unit, int64_t already_done)
     : what_(std::move(what)),
       unit_(std::move(unit)),
       terminal_(isatty(STDERR_FILENO) != 0),
       start_us_(SystemClock().NowUs()),
-      next_us_(start_us_ + kQuietUs) {}
+      next_us_(start_us_ + kQuietUs),
+      already_done_(already_done) {}
 
 ProgressBar::~ProgressBar() {
   if (drawn_ && terminal_) fmt::print(stderr, "\r\x1b[K");
@@ -35,11 +36,10 @@ ProgressBar::~ProgressBar() {
 
 void ProgressBar::Update(int64_t done, int64_t total) {
   const int64_t now_us = SystemClock().NowUs();
-  if (start_done_ < 0) start_done_ = done;
   if (now_us < next_us_ || total <= 0) return;
   next_us_ = now_us + (terminal_ ? kRedrawUs : kLogUs);
   const double seconds = static_cast<double>(now_us - start_us_) * 1e-6;
-  const double rate = static_cast<double>(done - start_done_) / seconds;
+  const double rate = static_cast<double>(done - already_done_) / seconds;
   const std::string left =
       rate > 0 ? TimeText(static_cast<double>(total - done) / rate) + " left" : "";
   const int64_t percent = 100 * done / total;

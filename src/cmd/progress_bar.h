@@ -10,8 +10,9 @@ namespace tern {
 
 class ProgressBar {
  public:
-  // "perplexity", "tokens"
-  ProgressBar(std::string what, std::string unit);
+  // "perplexity", "tokens". `already_done`: what this run did not do; it does not count for the
+  // rate.
+  ProgressBar(std::string what, std::string unit, int64_t already_done = 0);
   ~ProgressBar();  // ends the line
   ProgressBar(const ProgressBar&) = delete;
   ProgressBar& operator=(const ProgressBar&) = delete;
@@ -23,7 +24,7 @@ class ProgressBar {
   const bool terminal_;
   const int64_t start_us_;
   int64_t next_us_;
-  int64_t start_done_ = -1;  // what was there at the first call
+  const int64_t already_done_;
   bool drawn_ = false;
 };
 

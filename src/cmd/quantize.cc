@@ -146,11 +146,15 @@ Status StartCalibration(const Options& options, ThreadPool& pool, Calibrator* ca
   TERN_ASSIGN_OR_RETURN(const std::string text, ReadFile(options.calibration));
   out->calibration_id = fmt::format("{:016x}, {} tokens", Hash64(text), options.calibration_tokens);
   TERN_ASSIGN_OR_RETURN(calibrator->ops, Ops::Create(EnvIsa().value_or(""), pool));
-  TERN_ASSIGN_OR_RETURN(calibrator->model,
-                        ObservedModel::Load(options.model, *calibrator->ops, LoadOptions()));
+  TERN_ASSIGN_OR_RETURN(calibrator->model, ObservedModel::Load(options.model, *calibrator->ops,
+                                                               Precision::kProduction));
   calibrator->bar = std::make_unique<ProgressBar>("calibrating", "tokens");
   CalibrationOptions settings;
   settings.max_tokens = options.calibration_tokens;
+  // Of JSON lines, the size of the file says little about the text.
+  const bool plain =
+      !options.calibration.ends_with(".jsonl") && !options.calibration.ends_with(".json");
+  settings.text_bytes = plain ? static_cast<int64_t>(text.size()) : 0;
   settings.bos = tokenizer->bos();
   settings.progress = [bar = calibrator->bar.get()](int64_t done, int64_t total) {
     bar->Update(done, total);

@@ -96,6 +96,16 @@ void DeclareModelOptions(OptionTable& table, ModelOptions& o) {
            "Jinja chat template to use instead of the model's own")
       .Group("Model");
   table
+      .Add("--tool-call-parser", &o.tool_call_parser, "NAME",
+           "how the model writes tool calls; auto: as its chat template shows them")
+      .Choices({"auto", "none", "kimi_k2", "glm45", "glm47"})
+      .Group("Model");
+  table
+      .Add("--reasoning-parser", &o.reasoning_parser, "NAME",
+           "how the model writes its reasoning; auto: as its chat template shows it")
+      .Choices({"auto", "none", "kimi_k2", "glm45"})
+      .Group("Model");
+  table
       .Add("--context-length", &o.engine.context_length, "N",
            "most tokens of prompt and answer together; 0: what the model was made for")
       .Range(0, kMaxCount)
@@ -224,15 +234,31 @@ Status Serving::LoadText(ServedModel* served) const {
   if (own && source.status().code() == StatusCode::kNotFound) {
     TERN_LOG(kWarning, "no chat template: {}; chat requests will be refused",
              source.status().message());
-    return OkStatus();
+    return ChooseOutputFormat("", served);
   }
   if (!source.ok()) return source.status();
+  TERN_RETURN_IF_ERROR(ChooseOutputFormat(*source, served));
   auto compiled = ChatTemplate::Compile(std::move(source).value());
   if (!compiled.ok()) {
     return compiled.status().WithContext(
         fmt::format("chat template of {}", own ? options_.model_path : options_.chat_template));
   }
   served->chat_template = std::move(compiled).value();
+  return OkStatus();
+}
+
+Status Serving::ChooseOutputFormat(std::string_view template_source, ServedModel* served) const {
+  OutputFormat format = DetectOutputFormat(template_source);
+  if (options_.tool_call_parser != "auto") {
+    TERN_ASSIGN_OR_RETURN(format.tool_calls, ToolCallFormatNamed(options_.tool_call_parser));
+  }
+  if (options_.reasoning_parser != "auto") {
+    TERN_ASSIGN_OR_RETURN(format.reasoning, ReasoningFormatNamed(options_.reasoning_parser));
+  }
+  TERN_LOG(kInfo, "tool calls: {} (--tool-call-parser {}); reasoning: {} (--reasoning-parser {})",
+           ToolCallFormatName(format.tool_calls), options_.tool_call_parser,
+           ReasoningFormatName(format.reasoning), options_.reasoning_parser);
+  served->output_format = format;
   return OkStatus();
 }
 

@@ -24,6 +24,8 @@ struct ModelOptions {
   std::string model_path;
   std::string served_model_name;  // empty: model_path
   std::string chat_template;      // a file; empty: the model's own
+  std::string tool_call_parser = "auto";
+  std::string reasoning_parser = "auto";
   std::string load_format = "auto";
   std::string dummy_recipe = "config";
   std::string kv_cache_dtype = "auto";
@@ -66,6 +68,8 @@ class Serving {
   Status SetKvFormat(const ModelInfo& model);
   bool IsDummy() const { return options_.load_format == "dummy"; }
   Status LoadText(ServedModel* served) const;
+  // Sets how answers are read: as the flags say, or as the chat template shows.
+  Status ChooseOutputFormat(std::string_view template_source, ServedModel* served) const;
   Status StartEngine(ServedModel* served);
 
   ModelOptions options_;

@@ -27,7 +27,7 @@ struct MemoryPlanInput {
 struct MemoryPlan {
   uint64_t available_bytes = 0;
   uint64_t weight_bytes = 0;
-  uint64_t workspace_bytes = 0;  // logits and activations of the largest batch
+  uint64_t workspace_bytes = 0;  // logits, activations of the largest batch, kernels' scratch
   uint64_t kv_bytes = 0;         // pages * page_bytes
   uint64_t bytes_per_token = 0;  // KV rows of one token over all layers
   uint64_t page_bytes = 0;

@@ -42,6 +42,14 @@ TEST(MemoryPlan, WorkspaceCoversTheLargestBatch) {
   EXPECT_EQ(plan->workspace_bytes, 64u * 163'840 * 4 + 65 * 100'000);
 }
 
+TEST(MemoryPlan, WorkspaceCoversKernelsScratch) {
+  ModelInfo info = Kimi();
+  const auto without = PlanMemory(info, {.available_bytes = 40 * kGib});
+  info.scratch_bytes = 3 * kGib;
+  const auto with = PlanMemory(info, {.available_bytes = 40 * kGib});
+  EXPECT_EQ(with->workspace_bytes, without->workspace_bytes + 3 * kGib);
+}
+
 TEST(MemoryPlan, TakesNoMoreThanAllRequestsCouldUse) {
   ModelInfo small = Kimi();
   small.context_length = 100;

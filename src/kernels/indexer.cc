@@ -17,6 +17,11 @@ constexpr int64_t kRowsPerBlock = 16;
 // Scores of one pass: at most 64 MiB, if a row's scores are.
 constexpr int64_t kMaxScoreFloats = int64_t{1} << 24;
 
+// Rows of one pass, whose scores of `positions` positions each are held.
+int64_t PassRows(int64_t rows, int64_t positions) {
+  return std::min(rows, std::max(kMaxScoreFloats / std::max<int64_t>(positions, 1), kRowsPerBlock));
+}
+
 }  // namespace
 
 void Ops::IndexerWrite(const IndexerShape& shape, const KvSlab& slab, std::span<const KvRun> runs,
@@ -44,8 +49,7 @@ void Ops::IndexerSelect(const IndexerShape& shape, const KvSlab& slab, std::span
         std::clamp<int64_t>(shape.top_k - run.first_position, 0, std::max<int64_t>(run.rows, 0));
     std::fill_n(selections + run.first_row, first, RowSelection{});
     const int64_t stride = run.first_position + run.rows;
-    const int64_t pass_rows =
-        std::max(kMaxScoreFloats / std::max<int64_t>(stride, 1), kRowsPerBlock);
+    const int64_t pass_rows = std::max<int64_t>(PassRows(run.rows, stride), 1);
     const AttentionArgs args{.format = slab.format,
                              .pages = run.pages,
                              .page_tokens = slab.page_tokens,
@@ -80,6 +84,12 @@ void Ops::IndexerSelect(const IndexerShape& shape, const KvSlab& slab, std::span
       });
     }
   }
+}
+
+uint64_t Ops::IndexerSelectBytes(const IndexerShape& shape, int64_t rows, int64_t positions) const {
+  const int64_t floats = pool_.threads() * AttentionWorkspaceFloats(shape.heads, shape.dim) +
+                         PassRows(rows, positions) * positions;
+  return static_cast<uint64_t>(floats) * sizeof(float);
 }
 
 }  // namespace tern

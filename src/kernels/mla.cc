@@ -48,6 +48,28 @@ struct Pass {
   int64_t first_position() const { return run->first_position + first; }
 };
 
+// Rows of one pass over the expanded positions.
+int64_t PassRows(const MlaShape& shape, int64_t rows) {
+  const int64_t row_floats = shape.heads * AttentionStateFloats(shape.value);
+  return std::min(rows, std::max(kMaxStateFloats / row_floats, kAttentionChunk));
+}
+
+// Of a worker: a page of one head, a kernel's workspace, and a task's states.
+int64_t WorkerFloats(const MlaShape& shape) {
+  const int64_t key_dim = shape.nope + shape.rope;
+  return kAttentionChunk * (key_dim + shape.value) +
+         AttentionWorkspaceFloats(kRowsPerTask, key_dim) +
+         kRowsPerTask * AttentionStateFloats(shape.value);
+}
+
+// All of Expanded's memory.
+int64_t ExpandedFloats(const MlaShape& shape, int64_t threads, int64_t pass_rows) {
+  const int64_t head = shape.nope + shape.value;
+  return kAttentionChunk * (shape.latent + shape.rope + shape.heads * head) +
+         threads * WorkerFloats(shape) +
+         pass_rows * shape.heads * AttentionStateFloats(shape.value);
+}
+
 // What one call of Ops::MlaPrefillAttention holds: 256 positions, expanded, and the states of a
 // pass's rows. Head h of `expanded` is [nope keys | values]; a worker copies a head's keys, with
 // the shared rope part, and its values to a page of its own, which the kernels then read: float32,
@@ -61,14 +83,10 @@ class Expanded {
         shape_(shape),
         format_(table.bf16_activations && rows != KvFormat::kF32 ? KvFormat::kBf16
                                                                  : KvFormat::kF32) {
-    const int64_t head = shape.nope + shape.value,
-                  page = kAttentionChunk * (key_dim() + shape.value);
-    worker_floats_ =
-        page + AttentionWorkspaceFloats(kRowsPerTask, key_dim()) + kRowsPerTask * state_floats();
+    worker_floats_ = WorkerFloats(shape);
     const int64_t latents = kAttentionChunk * shape.latent, ropes = kAttentionChunk * shape.rope;
-    const int64_t expanded = kAttentionChunk * shape.heads * head;
-    latents_ = Grow(memory, latents + ropes + expanded + pool.threads() * worker_floats_ +
-                                pass_rows * shape.heads * state_floats());
+    const int64_t expanded = kAttentionChunk * shape.heads * (shape.nope + shape.value);
+    latents_ = Grow(memory, ExpandedFloats(shape, pool.threads(), pass_rows));
     ropes_ = latents_ + latents;
     expanded_ = ropes_ + ropes;
     workers_ = expanded_ + expanded;
@@ -259,9 +277,7 @@ void Ops::MlaPrefillAttention(const MlaShape& shape, const KvSlab& slab,
   int64_t most_rows = 0;
   for (const KvRun& run : runs) most_rows = std::max(most_rows, run.rows);
   if (most_rows == 0) return;
-  const int64_t row_floats = shape.heads * AttentionStateFloats(shape.value);
-  const int64_t pass_rows =
-      std::min(most_rows, std::max(kMaxStateFloats / row_floats, kAttentionChunk));
+  const int64_t pass_rows = PassRows(shape, most_rows);
   Expanded expanded(table_, pool_, shape, slab.format, scratch_->workspaces, pass_rows);
   for (const KvRun& run : runs) {
     for (int64_t first = 0; first < run.rows; first += pass_rows) {
@@ -278,6 +294,11 @@ void Ops::MlaPrefillAttention(const MlaShape& shape, const KvSlab& slab,
       expanded.Finish(pass, out);
     }
   }
+}
+
+uint64_t Ops::MlaPrefillBytes(const MlaShape& shape, int64_t rows) const {
+  const int64_t floats = ExpandedFloats(shape, pool_.threads(), PassRows(shape, rows));
+  return static_cast<uint64_t>(floats) * sizeof(float);
 }
 
 }  // namespace tern

@@ -185,6 +185,8 @@ class Ops {
   // softmax states of as many rows as fit 64 MiB.
   void MlaPrefillAttention(const MlaShape& shape, const KvSlab& slab, std::span<const KvRun> runs,
                            const PackedMatrix& kv_b, const float* q, float* out) const;
+  // Bytes that it keeps after runs of up to `rows` rows: for memory plans.
+  uint64_t MlaPrefillBytes(const MlaShape& shape, int64_t rows) const;
 
   // In place on x [rows, dim]: the orthonormal Hadamard transform (Sylvester's order) of each
   // successive piece as long as the largest power of two that divides dim. FP8 indexer keys and
@@ -201,6 +203,8 @@ class Ops {
   void IndexerSelect(const IndexerShape& shape, const KvSlab& slab, std::span<const KvRun> runs,
                      const float* q, const float* w, int32_t* positions,
                      RowSelection* selections) const;
+  // Bytes that it keeps after runs of up to `rows` rows that see up to `positions` positions.
+  uint64_t IndexerSelectBytes(const IndexerShape& shape, int64_t rows, int64_t positions) const;
 
   // Index of the largest of n numbers; the lowest index wins a tie, -0.0 equals 0.0, NaN loses.
   int64_t ArgMax(const float* x, int64_t n) const;

@@ -8,35 +8,10 @@
 
 #include "base/check.h"
 #include "models/kv_scales.h"
+#include "models/tensor_check.h"
 
 namespace tern {
 namespace {
-
-// All tensors there and in shape, and the quantization that the config announces in use.
-Status CheckTensors(const Checkpoint& files, std::span<const TensorSpec> specs) {
-  bool any_fp8 = false;
-  const TensorSpec* first_linear = nullptr;
-  for (const TensorSpec& spec : specs) {
-    if (spec.next_token) continue;
-    if (spec.shape.rank() != 2) {
-      TERN_RETURN_IF_ERROR(files.Require(spec.name, spec.shape).status());
-      continue;
-    }
-    TERN_ASSIGN_OR_RETURN(const StoredWeight stored,
-                          FindWeight(files, spec.name, spec.shape[0], spec.shape[1]));
-    any_fp8 |= stored.view.scheme == WeightView::Scheme::kFp8Block;
-    if (first_linear == nullptr && IsLinear(spec) && spec.kind != TensorKind::kHead) {
-      first_linear = &spec;
-    }
-  }
-  const bool announced =
-      files.config().quantization.method == QuantizationConfig::Method::kFp8Block;
-  if (!announced || any_fp8 || first_linear == nullptr) return OkStatus();
-  const CheckpointTensor* tensor = files.Find(first_linear->name);
-  return InvalidArgument(fmt::format(
-      "{}: quantization_config says fp8, but no weight is: tensor '{}' in {} has type {}",
-      files.config().source, first_linear->name, tensor->path(), InfoOf(tensor->view.dtype).name));
-}
 
 class Decoder final : public Model {
  public:
@@ -114,6 +89,7 @@ Status Decoder::Load(const LoadOptions& options) {
   info_.context_length = config_.max_position_embeddings;
   info_.eos_token_ids = files.eos_token_ids();
   info_.weight_bytes = loader.resident_bytes();
+  info_.scratch_bytes = attention_->scratch_bytes();
   const int64_t floats =
       3 * config_.hidden_size + attention_->rotary_dims() + attention_->floats_per_row() +
       FeedForwardWorkspace::FloatsPerRow(config_.hidden_size, config_.intermediate_size, moe());

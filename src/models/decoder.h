@@ -42,6 +42,8 @@ class AttentionStack {
   virtual KvLayerSpec kv_layer(int64_t layer) const = 0;
   virtual int64_t rotary_dims() const = 0;
   virtual int64_t floats_per_row() const = 0;  // of its workspace
+  // What kernels keep for its attention, at most.
+  virtual uint64_t scratch_bytes() const { return 0; }
   // Errors: kResourceExhausted.
   virtual Status Begin(const AttentionPass& pass) = 0;
   // normed, out: [rows, hidden], distinct.

@@ -1,5 +1,7 @@
 #include "models/deepseek_v3.h"
 
+#include <fmt/format.h>
+
 #include <limits>
 #include <utility>
 
@@ -24,6 +26,9 @@ class DeepseekV3Attention final : public AttentionStack {
   }
   int64_t rotary_dims() const override { return config_.mla->qk_rope_head_dim; }
   int64_t floats_per_row() const override { return MlaPass::FloatsPerRow(config_); }
+  uint64_t scratch_bytes() const override {
+    return ops_.MlaPrefillBytes(MlaShapeOf(config_), config_.max_position_embeddings);
+  }
 
   Status Begin(const AttentionPass& pass) override {
     return shared_.Begin(config_, pass, std::numeric_limits<int64_t>::max());
@@ -54,6 +59,10 @@ Result<std::unique_ptr<Model>> LoadDeepseekV3(std::unique_ptr<Checkpoint> checkp
 Result<std::vector<TensorSpec>> DeepseekV3TensorList(const ModelConfig& config) {
   TERN_RETURN_IF_ERROR(CheckDecoderConfig(config));
   TERN_RETURN_IF_ERROR(CheckMlaConfig(config));
+  if (config.dsa) {
+    return InvalidArgument(fmt::format("{}: index_topk belongs to another architecture than {}",
+                                       config.source, config.architecture));
+  }
   return DecoderTensorList(config, AddMlaTensors);
 }
 

@@ -1,5 +1,6 @@
 #include "models/dsa.h"
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -12,16 +13,22 @@ constexpr float kKeyNormEps = 1e-6f;
 
 }  // namespace
 
-int64_t DsaPass::FloatsPerRow(const DsaConfig& config) {
-  return (config.index_n_heads + 1) * config.index_head_dim + config.index_n_heads +
-         config.index_topk;
+int64_t DsaPass::FloatsPerRow(const ModelConfig& config) {
+  const DsaConfig& dsa = *config.dsa;
+  return (dsa.index_n_heads + 1) * dsa.index_head_dim + dsa.index_n_heads +
+         std::min(dsa.index_topk, config.max_position_embeddings);
 }
 
 Status DsaPass::Begin(const DsaConfig& config, const AttentionPass& pass) {
   const Workspace::Field fields[] = {{&q_, config.index_n_heads * config.index_head_dim},
                                      {&k_, config.index_head_dim},
                                      {&weights_, config.index_n_heads}};
-  positions_.resize(static_cast<size_t>(pass.rows * config.index_topk));
+  // No row selects more positions than it sees.
+  top_k_ = 0;
+  for (const ForwardRun& run : pass.runs) {
+    top_k_ = std::max(top_k_, std::min(config.index_topk, run.first_position + run.rows));
+  }
+  positions_.resize(static_cast<size_t>(pass.rows * top_k_));
   selections_.assign(static_cast<size_t>(pass.rows), {});
   return memory_.Resize(fields, pass.rows);
 }
@@ -56,7 +63,8 @@ Result<Indexer> Indexer::Load(WeightLoader& loader, const ModelConfig& config, i
 
 void Indexer::Select(const Ops& ops, const KvSlab& index_slab, const AttentionPass& pass,
                      const float* normed, const float* query_latent, DsaPass& w) const {
-  const IndexerShape& s = shape_;
+  IndexerShape s = shape_;
+  s.top_k = w.top_k_;
   const int64_t rows = pass.rows;
   const MatMulTarget query[] = {{&q_, w.q_}};
   ops.MatMul(query_latent, rows, query);

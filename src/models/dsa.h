@@ -19,7 +19,7 @@ namespace tern {
 // Selections of a pass, made by a full layer and reused by the shared layers after it.
 class DsaPass {
  public:
-  static int64_t FloatsPerRow(const DsaConfig& config);
+  static int64_t FloatsPerRow(const ModelConfig& config);
   // Errors: kResourceExhausted.
   Status Begin(const DsaConfig& config, const AttentionPass& pass);
   // One per row of the batch.
@@ -29,7 +29,8 @@ class DsaPass {
   friend class Indexer;
   Workspace memory_;
   float *q_ = nullptr, *k_ = nullptr, *weights_ = nullptr;
-  std::vector<int32_t> positions_;  // [rows, index_topk]
+  int64_t top_k_ = 0;               // index_topk, or the most positions that a row of the pass sees
+  std::vector<int32_t> positions_;  // [rows, top_k_]
   std::vector<RowSelection> selections_;
 };
 

@@ -143,9 +143,10 @@ Result<std::unique_ptr<Model>> LoadGlm4Moe(std::unique_ptr<Checkpoint> checkpoin
 
 Result<std::vector<TensorSpec>> Glm4MoeTensorList(const ModelConfig& config) {
   TERN_RETURN_IF_ERROR(CheckDecoderConfig(config));
-  if (config.mla) {
-    return InvalidArgument(fmt::format("{}: kv_lora_rank belongs to another architecture than {}",
-                                       config.source, config.architecture));
+  if (config.mla || config.dsa) {
+    return InvalidArgument(fmt::format("{}: {} belongs to another architecture than {}",
+                                       config.source, config.mla ? "kv_lora_rank" : "index_topk",
+                                       config.architecture));
   }
   return DecoderTensorList(config, AddGqaTensors);
 }

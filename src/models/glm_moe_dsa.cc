@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "models/decoder.h"
@@ -37,7 +38,14 @@ class GlmMoeDsaAttention final : public AttentionStack {
   }
   int64_t rotary_dims() const override { return config_.mla->qk_rope_head_dim; }
   int64_t floats_per_row() const override {
-    return MlaPass::FloatsPerRow(config_) + DsaPass::FloatsPerRow(*config_.dsa);
+    return MlaPass::FloatsPerRow(config_) + DsaPass::FloatsPerRow(config_);
+  }
+  uint64_t scratch_bytes() const override {
+    const DsaConfig& dsa = *config_.dsa;
+    const IndexerShape indexer{.heads = dsa.index_n_heads, .dim = dsa.index_head_dim};
+    const int64_t positions = config_.max_position_embeddings;
+    return ops_.MlaPrefillBytes(MlaShapeOf(config_), std::min(positions, dsa.index_topk)) +
+           ops_.IndexerSelectBytes(indexer, positions, positions);
   }
 
   Status Begin(const AttentionPass& pass) override {

@@ -181,11 +181,7 @@ Result<std::unique_ptr<Model>> LlamaModel::Load(std::unique_ptr<Checkpoint> chec
   TERN_ASSIGN_OR_RETURN(const LlamaShape shape, ShapeOf(config));
   // All of the list first: a missing tensor is told before minutes are spent on packing.
   TERN_ASSIGN_OR_RETURN(const std::vector<TensorSpec> specs, LlamaTensorList(config));
-  for (const TensorSpec& spec : specs) {
-    TERN_RETURN_IF_ERROR(spec.shape.rank() == 2
-                             ? FindWeight(files, spec.name, spec.shape[0], spec.shape[1]).status()
-                             : files.Require(spec.name, spec.shape).status());
-  }
+  TERN_RETURN_IF_ERROR(CheckTensors(files, specs));
 
   WeightLoader loader(files, ops, options);
   std::vector<float> divisors;

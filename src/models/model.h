@@ -41,6 +41,7 @@ struct ModelInfo {
   std::vector<int32_t> eos_token_ids;    // from generation_config.json, config.json or GGUF
   uint64_t weight_bytes = 0;             // resident, packed
   uint64_t workspace_bytes_per_row = 0;  // activations of one batch row, for the memory plan
+  uint64_t scratch_bytes = 0;  // of kernels, however many rows a batch has, for the memory plan
 };
 
 class Model {

@@ -100,12 +100,15 @@ const std::string* WeightNames::Find(const PackedMatrix& matrix) const {
   return found == names_.end() ? nullptr : &found->second;
 }
 
-Result<std::unique_ptr<ObservedModel>> ObservedModel::Load(const std::string& path, Ops& ops,
-                                                           const LoadOptions& options) {
+Result<std::unique_ptr<ObservedModel>> ObservedModel::Load(
+    const std::string& path, Ops& ops, Precision precision,
+    const std::function<void(uint64_t done_bytes, uint64_t total_bytes)>& progress) {
   std::unique_ptr<ObservedModel> result(new ObservedModel(ops));
-  LoadOptions named = options;
-  named.weight_names = &result->names_;
-  TERN_ASSIGN_OR_RETURN(result->model_, LoadModel(path, ops, named));
+  LoadOptions options;
+  options.precision = precision;
+  options.progress = progress;
+  options.weight_names = &result->names_;
+  TERN_ASSIGN_OR_RETURN(result->model_, LoadModel(path, ops, options));
   return result;
 }
 

@@ -19,7 +19,6 @@
 namespace tern {
 
 class Model;
-struct LoadOptions;
 
 // The names of packed weights. A tied head is "lm_head.weight".
 class WeightNames {
@@ -54,9 +53,13 @@ class ActivationObserver {
 
 class ObservedModel {
  public:
-  // As LoadModel; `options.weight_names` is ignored. `ops` must outlive the result.
-  static Result<std::unique_ptr<ObservedModel>> Load(const std::string& path, Ops& ops,
-                                                     const LoadOptions& options);
+  // As LoadModel, errors too. kProduction computes with the weights as they are stored, in a
+  // fraction of the memory and time of kReference; it rounds activations to BF16, which changes
+  // second moments by less than the choice of the text does. `ops` must outlive the result.
+  // `progress`: LoadOptions::progress.
+  static Result<std::unique_ptr<ObservedModel>> Load(
+      const std::string& path, Ops& ops, Precision precision = Precision::kProduction,
+      const std::function<void(uint64_t done_bytes, uint64_t total_bytes)>& progress = {});
   ~ObservedModel();
 
   const Model& model() const { return *model_; }

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -11,6 +12,7 @@
 
 #include "checkpoint/test_files.h"
 #include "models/test_golden.h"
+#include "models/weight_recipe.h"
 
 namespace tern {
 namespace {
@@ -156,16 +158,98 @@ TEST_F(QuantizedTest, CloseArchitecture) {
   ExpectLoadError("'glm5_next'", "config.json");
 }
 
-TEST(ResidentTest, QuantizedWeightsKeepTheirFormat) {
+// A config that leaves out what the files hold would give wrong answers without a word.
+TEST_F(QuantizedTest, TensorsThatTheConfigDenies) {
+  const auto expect = [&](const char* name, const char* key, Json value, const std::string& tensor,
+                          const std::string& file = "model.safetensors") {
+    Use(name);
+    EditConfig([&](Json& json) { json[key] = std::move(value); });
+    ExpectLoadError("tensor '" + tensor, file);
+  };
+  expect("kimi-k2", "n_shared_experts", 0, "model.layers.1.mlp.shared_experts.down_proj.weight'");
+  expect("glm4-moe", "use_qk_norm", false, "model.layers.0.self_attn.k_norm.weight' has no place");
+  expect("glm4-moe", "attention_bias", false, "model.layers.0.self_attn.k_proj.bias' has no place");
+  expect("qwen3", "architectures", Json::array({"LlamaForCausalLM"}),
+         "model.layers.0.self_attn.k_norm.weight' has no place");
+  expect("kimi-k2", "num_hidden_layers", 2, "model.layers.2.input_layernorm.weight' is of layer 2");
+  // The layer that predicts the next token is layer 3; layer 2 is an ordinary one.
+  expect("glm5-dsa-fp8-sharded-mtp", "num_hidden_layers", 2, "model.layers.2.", "model-0000");
+  Use("glm5-dsa");
+  EditConfig([](Json& json) { json["architectures"][0] = "DeepseekV3ForCausalLM"; });
+  ExpectLoadError("index_topk belongs to another architecture", "config.json");
+}
+TEST_F(QuantizedTest, PackedWeightMissing) {
+  Use("kimi-k2-int4");
+  Replace("model.safetensors", std::string(kExpert) + "_packed", std::string(kExpert) + "_pecked");
+  ExpectLoadError(std::string("tensor '") + kExpert + "_packed' is missing", "");
+}
+TEST_F(QuantizedTest, DenseModelWhoseConfigSaysFp8) {
+  Use("llama");
+  EditConfig([](Json& json) {
+    json["quantization_config"] =
+        *ParseJson(R"({"quant_method":"fp8","fmt":"e4m3","weight_block_size":[128,128]})");
+  });
+  ExpectLoadError("quantization_config says fp8, but no weight is", "config.json");
+}
+TEST_F(QuantizedTest, NanWhereItWouldHideAnExpert) {
+  Use("kimi-k2");
+  Poke("model.layers.1.mlp.gate.weight", test::Raw<uint16_t>(0x7FC0));
+  ExpectLoadError("tensor 'model.layers.1.mlp.gate.weight' holds nan at 0");
+  Use("kimi-k2");
+  Poke("model.layers.2.mlp.gate.e_score_correction_bias", test::Raw(std::nanf("")));
+  ExpectLoadError("tensor 'model.layers.2.mlp.gate.e_score_correction_bias' holds nan at 0");
+}
+// However many positions an indexer may choose, a pass holds no more than it sees.
+TEST_F(QuantizedTest, AbsurdIndexTopk) {
+  Use("glm5-dsa");
+  EditConfig([](Json& json) { json["index_topk"] = 2147483647; });
+  ThreadPool pool(1);
+  const auto ops = test::MakeOps("", pool);
+  const auto model = test::MakeModel(folder_, *ops, Precision::kReference);
+  ASSERT_NE(model, nullptr);
+  EXPECT_LT(model->info().workspace_bytes_per_row, 1u << 20);
+  const test::Golden golden = test::LoadGolden(folder_);
+  const auto length = static_cast<int64_t>(golden.prompt.size());
+  auto sequence = test::MakeSequence(*model, KvFormat::kF32, 64, length);
+  const auto logits = test::RunAll(*model, sequence, golden.prompt, 64, length / 2);
+  for (const float x : logits) ASSERT_TRUE(std::isfinite(x));
+}
+
+// Weights stay in their format: what is resident (packed matrices, vectors, and the embedding,
+// which is looked up in the file) is at most 1.12 of the checkpoint's bytes.
+TEST(ResidentTest, WeightsKeepTheirFormat) {
   ThreadPool pool(2);
   const auto ops = test::MakeOps("", pool);
-  const auto bytes = [&](const char* name) {
-    const auto model =
-        test::MakeModel(std::string("tests/data/golden/") + name, *ops, Precision::kProduction);
-    return model->info().weight_bytes;
-  };
-  EXPECT_LT(bytes("deepseek-v3-groups-fp8"), bytes("deepseek-v3-groups"));
-  EXPECT_LT(bytes("kimi-k2-int4"), bytes("kimi-k2"));
+  // Matrices of GLM-4.7-Flash's sizes; fewer layers, experts and words.
+  Json json = *ParseJsonFile("tests/data/configs/glm-4.7-flash.json");
+  json["num_hidden_layers"] = 2;
+  json["num_nextn_predict_layers"] = 0;
+  json["n_routed_experts"] = 16;
+  json["vocab_size"] = 4096;
+  const std::string path = ::testing::TempDir() + "tern_resident.json";
+  test::WriteFile(path, DumpJson(json));
+  const auto config = ParseModelConfig(json, path);
+  ASSERT_TRUE(config.ok()) << config.status().message();
+  const auto specs = TensorList(*config);
+  ASSERT_TRUE(specs.ok()) << specs.status().message();
+  for (const WeightRecipe recipe : {WeightRecipe::kBf16, WeightRecipe::kFp8, WeightRecipe::kInt4}) {
+    uint64_t stored = 0, embedding = 0;
+    for (const TensorSpec& spec : *specs) {
+      const auto weight = StoredAs(spec, *config, recipe);
+      ASSERT_TRUE(weight.ok()) << weight.status().message();
+      stored += weight->bytes;
+      if (spec.kind == TensorKind::kEmbedding) embedding += weight->bytes;
+    }
+    LoadOptions options;
+    options.format = LoadFormat::kDummy;
+    options.dummy_recipe = recipe;
+    const auto model = LoadModel(path, *ops, options);
+    ASSERT_TRUE(model.ok()) << model.status().message();
+    const uint64_t resident = (*model)->info().weight_bytes + embedding;
+    EXPECT_GE(resident, stored * 98 / 100) << static_cast<int>(recipe);
+    EXPECT_LE(resident, stored * 112 / 100) << static_cast<int>(recipe);
+  }
+  std::remove(path.c_str());
 }
 
 }  // namespace

@@ -214,14 +214,20 @@ Result<StoredWeight> FindWeight(const Checkpoint& checkpoint, const std::string&
     }
     return FindPacked(checkpoint, name, *packed, rows, columns);
   }
+  if (ConfigPacks(checkpoint, name) && checkpoint.Find(name) == nullptr) {
+    return InvalidArgument(
+        fmt::format("{}: tensor '{}_packed' is missing", checkpoint.path(), name));
+  }
   TERN_ASSIGN_OR_RETURN(const CheckpointTensor* tensor,
                         checkpoint.Require(name, Shape{rows, columns}));
   if (tensor->view.dtype == DType::kF8E4M3) return FindFp8(checkpoint, name, *tensor);
   if (!IsWeightType(tensor->view.dtype)) {
     return Bad(*tensor, fmt::format("has type {}, which is no weight", TypeName(*tensor)));
   }
-  if (const CheckpointTensor* scales = checkpoint.Find(name + "_scale_inv")) {
-    return Bad(*scales, fmt::format("scales a weight of type {}", TypeName(*tensor)));
+  for (const char* suffix : {"_scale_inv", "_scale", "_zero_point"}) {
+    if (const CheckpointTensor* scales = checkpoint.Find(name + suffix)) {
+      return Bad(*scales, fmt::format("scales a weight of type {}", TypeName(*tensor)));
+    }
   }
   if (ConfigPacks(checkpoint, name)) {
     return Bad(*tensor, fmt::format("has type {}, but quantization_config in {} says int4",

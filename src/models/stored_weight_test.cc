@@ -121,6 +121,11 @@ TEST(StoredWeightTest, PartsThatDoNotFitAreNamed) {
   ExpectError({{.name = "m.weight", .dtype = DType::kF8E4M3, .shape = {kRows, kColumns}},
                {.name = "m.weight_scale_inv", .dtype = DType::kF32, .shape = {1, 2}}},
               "'m.weight_scale_inv' has shape [1, 2]");
+  for (const char* part : {"m.weight_scale", "m.weight_zero_point"}) {
+    ExpectError({{.name = "m.weight", .dtype = DType::kBF16, .shape = {kRows, kColumns}},
+                 {.name = part, .dtype = DType::kBF16, .shape = {kRows}}},
+                std::string("'") + part + "' scales a weight of type BF16");
+  }
   ExpectError({}, "tensor 'm.weight' is missing");
 }
 

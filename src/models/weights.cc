@@ -2,7 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <span>
 #include <utility>
 
 #include "kernels/ref/dequantize.h"
@@ -17,6 +20,15 @@ int64_t InterleavedRow(int64_t row, int64_t head_dim) {
   const int64_t head = row / head_dim, within = row % head_dim;
   const int64_t half = within / (head_dim / 2), pair = within % (head_dim / 2);
   return head * head_dim + 2 * pair + half;
+}
+
+// A NaN in a norm is seen in every answer; in a router it hides an expert for good.
+Status CheckFinite(const CheckpointTensor& tensor, std::span<const float> values) {
+  const auto bad =
+      std::find_if(values.begin(), values.end(), [](float x) { return !std::isfinite(x); });
+  if (bad == values.end()) return OkStatus();
+  return InvalidArgument(fmt::format("{}: tensor '{}' holds {} at {}", tensor.path(),
+                                     tensor.stored_name, *bad, bad - values.begin()));
 }
 
 }  // namespace
@@ -73,6 +85,8 @@ void WeightLoader::Name(const PackedMatrix& matrix, const std::string& name) {
 Result<PackedMatrix> WeightLoader::Float32Matrix(const std::string& name, int64_t rows,
                                                  int64_t columns) {
   TERN_ASSIGN_OR_RETURN(const StoredWeight stored, FindWeight(checkpoint_, name, rows, columns));
+  TERN_ASSIGN_OR_RETURN(const std::vector<float> values, Values(name, rows, columns));
+  TERN_RETURN_IF_ERROR(CheckFinite(stored.data(), values));
   return Pack(stored, stored.view, Precision::kReference);
 }
 
@@ -138,6 +152,7 @@ Result<std::vector<float>> WeightLoader::Vector(const std::string& name, int64_t
   row.shape = Shape{1, size};
   std::vector<float> values(static_cast<size_t>(size));
   ops_.DequantizeRow(row, 0, values.data());
+  TERN_RETURN_IF_ERROR(CheckFinite(*tensor, values));
   resident_bytes_ += values.size() * sizeof(float);
   done_bytes_ += tensor->view.bytes.size();
   return values;

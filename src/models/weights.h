@@ -23,7 +23,7 @@ class WeightLoader {
 
   // A [rows, columns] matrix, packed, in the format that it is stored in.
   Result<PackedMatrix> Matrix(const std::string& name, int64_t rows, int64_t columns);
-  // The same, multiplied in float32 whatever the precision (routers).
+  // The same, multiplied in float32 whatever the precision (routers); NaN and infinity are errors.
   Result<PackedMatrix> Float32Matrix(const std::string& name, int64_t rows, int64_t columns);
   // The values of a [rows, columns] matrix as float32, row by row; nothing becomes resident.
   Result<std::vector<float>> Values(const std::string& name, int64_t rows, int64_t columns);
@@ -40,7 +40,7 @@ class WeightLoader {
 
   // A [rows, columns] matrix whose rows are looked up, as it lies in the mapped file.
   Result<TensorView> LookupTable(const std::string& name, int64_t rows, int64_t columns);
-  // A [size] vector as float32.
+  // A [size] vector as float32; NaN and infinity are errors.
   Result<std::vector<float>> Vector(const std::string& name, int64_t size);
   // A [heads * head_dim] bias that goes with RotaryMatrix.
   Result<std::vector<float>> RotaryVector(const std::string& name, int64_t heads, int64_t head_dim);

@@ -62,9 +62,10 @@ void AddFp8Error(const float* weights, int64_t rows, int64_t columns, const uint
     for (int64_t begin = 0; begin < columns; begin += kFp8BlockSize) {
       const uint8_t* const c = codes + row * columns + begin;
       const float scale = scales[begin / kFp8BlockSize];
-      AddQuantError(
-          weights + row * columns + begin, std::min(kFp8BlockSize, columns - begin),
-          [&](int64_t i) { return values[c[i]] * scale; }, sums);
+      const int64_t width = std::min(kFp8BlockSize, columns - begin);
+      float rounded[kFp8BlockSize];
+      for (int64_t i = 0; i < width; ++i) rounded[i] = values[c[i]] * scale;
+      AddQuantError(weights + row * columns + begin, rounded, width, sums);
     }
   }
 }

@@ -161,7 +161,6 @@ uint64_t Gptq::Bytes(int64_t columns) {
 Result<Gptq> Gptq::Factor(Hessian hessian, const GptqOptions& options, const Ops& ops) {
   Gptq result;
   const int64_t n = result.columns_ = hessian.columns;
-  result.options_ = options;
   float* const m = hessian.values.as<float>();
   std::vector<float> diagonal(static_cast<size_t>(n));
   for (int64_t i = 0; i < n; ++i) diagonal[static_cast<size_t>(i)] = m[i * n + i];
@@ -172,11 +171,9 @@ Result<Gptq> Gptq::Factor(Hessian hessian, const GptqOptions& options, const Ops
 
   result.order_.resize(static_cast<size_t>(n));
   std::iota(result.order_.begin(), result.order_.end(), 0);
-  if (options.order == GptqOrder::kActivation) {
-    std::stable_sort(result.order_.begin(), result.order_.end(), [&](int32_t a, int32_t b) {
-      return diagonal[static_cast<size_t>(a)] > diagonal[static_cast<size_t>(b)];
-    });
-  }
+  std::stable_sort(result.order_.begin(), result.order_.end(), [&](int32_t a, int32_t b) {
+    return diagonal[static_cast<size_t>(a)] > diagonal[static_cast<size_t>(b)];
+  });
   // Position p holds the column of step n - 1 - p: what is rounded last is factored first.
   const std::vector<int32_t> reversed(result.order_.rbegin(), result.order_.rend());
   Permute(m, n, reversed, ops.pool());
@@ -198,12 +195,10 @@ Result<Gptq> Gptq::Factor(Hessian hessian, const GptqOptions& options, const Ops
       for (int64_t j = 0; j < i; ++j) m[i * n + j] = m[j * n + i];
     });
   }
-  if (options.diagonal_importance) {
-    result.importance_.resize(static_cast<size_t>(n));
-    for (int64_t p = 0; p < n; ++p) {
-      result.importance_[static_cast<size_t>(result.order_[static_cast<size_t>(n - 1 - p)])] =
-          static_cast<float>(diagonal[static_cast<size_t>(p)] / mean + result.damping_);
-    }
+  result.importance_.resize(static_cast<size_t>(n));
+  for (int64_t p = 0; p < n; ++p) {
+    result.importance_[static_cast<size_t>(reversed[static_cast<size_t>(p)])] = static_cast<float>(
+        (diagonal[static_cast<size_t>(p)] / mean + result.damping_) / (1 + result.damping_));
   }
   TERN_RETURN_IF_ERROR(result.TakeFactor(m, ops));
   return result;
@@ -236,15 +231,6 @@ Status Gptq::TakeFactor(const float* factor, const Ops& ops) {
     if (first == 0) continue;
     TERN_ASSIGN_OR_RETURN(block.earlier, PackFloats(ops, before, steps, first));
   }
-  if (!importance_.empty()) return OkStatus();
-  // An error of step s costs the square of its pivot, once later columns have made up for it.
-  importance_.resize(static_cast<size_t>(n));
-  double sum = 0;
-  for (int64_t p = 0; p < n; ++p) sum += std::pow(factor[p * n + p], 2);
-  for (int64_t p = 0; p < n; ++p) {
-    importance_[static_cast<size_t>(order_[static_cast<size_t>(n - 1 - p)])] =
-        static_cast<float>(std::pow(factor[p * n + p], 2) * static_cast<double>(n) / sum);
-  }
   return OkStatus();
 }
 
@@ -252,18 +238,18 @@ Status Gptq::TakeFactor(const float* factor, const Ops& ops) {
 struct Gptq::Tile {
   const Block* block;
   int64_t rows, group;
-  const float* weights;   // [rows, columns]
-  const float* feedback;  // [rows, steps]; null in the first block
-  float* errors;          // [rows, columns], by step: weight minus what it was rounded to
-  int8_t* codes;          // [rows, columns]
-  uint16_t* scales;       // [rows, columns / group]
+  const float* weights;    // [rows, columns]
+  const float* feedback;   // [rows, steps]; null in the first block
+  float* errors;           // [rows, columns], by step: weight minus what it was rounded to
+  const uint16_t* scales;  // [rows, columns / group]
+  int8_t* codes;           // [rows, columns]
 };
 
 void Gptq::RoundTile(const Tile& tile) const {
   const Block& block = *tile.block;
   const int64_t groups = columns_ / tile.group;
   // By step, the rows side by side; lanes without a row stay zero.
-  float weight[kBlock][kLanes] = {}, error[kBlock][kLanes] = {}, updated[kBlock][kLanes];
+  float weight[kBlock][kLanes] = {}, error[kBlock][kLanes];
   float target[kBlock][kLanes];  // the weight with what earlier blocks add
   for (int64_t r = 0; r < tile.rows; ++r) {
     for (int64_t i = 0; i < block.steps; ++i) {
@@ -279,41 +265,19 @@ void Gptq::RoundTile(const Tile& tile) const {
       }
     }
   }
-  // sum += what the errors of steps [begin, end) of the block add to step i.
-  const auto add = [&](int64_t i, const float(*errors)[kLanes], int64_t begin, int64_t end,
-                       float* sum) {
-    const float* const factors = block.within.data() + i * block.steps;
-    for (int64_t j = begin; j < end; ++j) {
-      for (int64_t r = 0; r < kLanes; ++r) sum[r] += errors[j][r] * factors[j];
-    }
-  };
-  float scale[kLanes];
+  float scale[kLanes], code[kLanes];
   std::fill_n(scale, kLanes, 1.0f);
   for (int64_t i = 0; i < block.steps; ++i) {
-    const int64_t column = order_[static_cast<size_t>(block.first + i)],
-                  group = column / tile.group;
-    if (options_.order == GptqOrder::kNatural && column % tile.group == 0) {
-      // The scale is for the weights that would make up for all errors so far.
-      float change[kBlock][kLanes];
-      for (int64_t j = i; j < i + tile.group; ++j) {
-        std::copy_n(target[j], kLanes, updated[j]);
-        add(j, error, 0, i, updated[j]);
-        add(j, change, i, j, updated[j]);
-        for (int64_t r = 0; r < kLanes; ++r) change[j][r] = weight[j][r] - updated[j][r];
-      }
-      std::vector<float> row(static_cast<size_t>(tile.group));
-      for (int64_t r = 0; r < tile.rows; ++r) {
-        for (int64_t j = 0; j < tile.group; ++j) row[static_cast<size_t>(j)] = updated[i + j][r];
-        tile.scales[r * groups + group] =
-            Int4Scale(row.data(), tile.group, ScaleMethod::kSearch, importance_.data() + column);
-      }
-    }
+    const int64_t column = order_[static_cast<size_t>(block.first + i)];
+    const int64_t group = column / tile.group;
     for (int64_t r = 0; r < tile.rows; ++r) {
       scale[r] = FloatFromBf16(tile.scales[r * groups + group]);
     }
-    float sum[kLanes], code[kLanes];
-    std::copy_n(target[i], kLanes, sum);
-    add(i, error, 0, i, sum);
+    float* const sum = target[i];
+    const float* const factors = block.within.data() + i * block.steps;
+    for (int64_t j = 0; j < i; ++j) {
+      for (int64_t r = 0; r < kLanes; ++r) sum[r] += error[j][r] * factors[j];
+    }
     for (int64_t r = 0; r < kLanes; ++r) {
       const float steps = std::min(std::max(sum[r] / scale[r], float{kInt4Min}), float{kInt4Max});
       code[r] = (steps + kRounder) - kRounder;
@@ -332,42 +296,48 @@ void Gptq::RoundTile(const Tile& tile) const {
 
 Status Gptq::Quantize(const float* weights, int64_t rows, int64_t group, int8_t* codes,
                       uint16_t* scales, const Ops& ops) const {
-  TERN_CHECK(group > 0 && kBlock % group == 0 && columns_ % group == 0);
+  ChooseScales(weights, rows, group, scales, ops);
+  return Round(weights, rows, group, scales, codes, ops);
+}
+
+void Gptq::ChooseScales(const float* weights, int64_t rows, int64_t group, uint16_t* scales,
+                        const Ops& ops) const {
+  TERN_CHECK(group > 0 && columns_ % group == 0);
   const int64_t groups = columns_ / group;
+  ops.pool().ParallelFor(rows, [&](int64_t row, int) {
+    for (int64_t g = 0; g < groups; ++g) {
+      scales[row * groups + g] = Int4Scale(weights + row * columns_ + g * group, group,
+                                           ScaleMethod::kSearch, importance_.data() + g * group);
+    }
+  });
+}
+
+Status Gptq::Round(const float* weights, int64_t rows, int64_t group, const uint16_t* scales,
+                   int8_t* codes, const Ops& ops) const {
+  TERN_CHECK(group > 0 && kBlock % group == 0 && columns_ % group == 0);
   const int64_t piece =
       std::min(rows, std::max(kMaxErrorBytes / (columns_ * int64_t{sizeof(float)}), kLanes));
-  const Buffer errors(static_cast<size_t>(piece * columns_) * sizeof(float));
-  std::vector<float> feedback(static_cast<size_t>(piece * kBlock));
+  Buffer errors(static_cast<size_t>(piece * columns_) * sizeof(float));
   if (rows > 0 && errors.data() == nullptr) return NoMemory(columns_);
-  auto* const error_floats = const_cast<float*>(errors.as<float>());
+  std::vector<float> feedback(static_cast<size_t>(piece * kBlock));
   for (int64_t begin = 0; begin < rows; begin += piece) {
     const int64_t count = std::min(piece, rows - begin);
-    const float* const piece_weights = weights + begin * columns_;
-    if (options_.order != GptqOrder::kNatural) {
-      ops.pool().ParallelFor(count, [&](int64_t r, int) {
-        for (int64_t g = 0; g < groups; ++g) {
-          scales[(begin + r) * groups + g] =
-              Int4Scale(piece_weights + r * columns_ + g * group, group, ScaleMethod::kSearch,
-                        importance_.data() + g * group);
-        }
-      });
-    }
     for (const Block& block : blocks_) {
       if (block.first > 0) {
         const MatMulGroup made_up[] = {
-            {&block.earlier, error_floats, columns_, count, feedback.data(), block.steps}};
+            {&block.earlier, errors.as<float>(), columns_, count, feedback.data(), block.steps}};
         ops.MatMul(made_up);
       }
       ops.pool().ParallelFor((count + kLanes - 1) / kLanes, [&](int64_t tile, int) {
-        const int64_t r = tile * kLanes;
+        const int64_t r = tile * kLanes, row = begin + r;
         RoundTile({.block = &block,
                    .rows = std::min(kLanes, count - r),
                    .group = group,
-                   .weights = piece_weights + r * columns_,
+                   .weights = weights + row * columns_,
                    .feedback = block.first > 0 ? feedback.data() + r * block.steps : nullptr,
-                   .errors = error_floats + r * columns_,
-                   .codes = codes + (begin + r) * columns_,
-                   .scales = scales + (begin + r) * groups});
+                   .errors = errors.as<float>() + r * columns_,
+                   .scales = scales + row * (columns_ / group),
+                   .codes = codes + row * columns_});
       });
     }
   }

@@ -1,9 +1,11 @@
 // Gptq: rounds a weight matrix to INT4 so that the layer's outputs change least on the inputs that
-// calibration saw. Columns are rounded one after the other, and each error is made up for by the
-// columns that are still to come. Formulas: GPTQ (arXiv 2210.17323), in the form of LDLQ (QuIP,
-// arXiv 2307.13304, section 3 and theorem 6: the same numbers without an inverse).
-// Owner: whoever quantizes. Thread: Factor and Quantize use the Ops from the calling thread;
-// results don't depend on its number of threads.
+// calibration saw. Columns are rounded one after the other, those with large inputs first, and each
+// error is made up for by the columns that are still to come. Groups keep their columns (no g_idx),
+// their scales are chosen before all.
+// Formulas: GPTQ (arXiv 2210.17323), in the form of LDLQ (QuIP, arXiv 2307.13304, section 3 and
+// theorem 6: the same numbers without an inverse).
+// Owner: whoever quantizes. Thread: all use the Ops from the calling thread; results don't depend
+// on its number of threads.
 #pragma once
 
 #include <cstdint>
@@ -15,17 +17,8 @@
 
 namespace tern {
 
-// Which column is rounded when, and when a group's scale is chosen.
-enum class GptqOrder {
-  kNatural,        // left to right; a scale when its group comes up, for the weights as made up
-  kNaturalStatic,  // left to right; scales before all
-  kActivation,     // columns with large inputs first; scales before all, groups stay in place
-};
-
 struct GptqOptions {
   double damping = 0.01;  // added to the diagonal, in units of its mean
-  GptqOrder order = GptqOrder::kActivation;
-  bool diagonal_importance = false;
 };
 
 // The factored second moments of one input, for all weights that share it.
@@ -41,12 +34,21 @@ class Gptq {
   // What was added to the diagonal, in units of its mean: more than asked where float32 needed it.
   double damping() const { return damping_; }
 
-  // Rows are independent of each other, so a matrix may come in pieces.
+  // [columns]: what an error of each weight costs, in units of the mean: the damped diagonal.
+  const std::vector<float>& importance() const { return importance_; }
+
+  // ChooseScales and Round. Rows are independent of each other, so a matrix may come in pieces.
   // weights: [rows, columns]; codes: [rows, columns] in [-8, 7]; scales: BF16
   // [rows, columns / group]. REQUIRES: finite weights; `group` divides columns and 128.
   // Errors: kResourceExhausted.
   Status Quantize(const float* weights, int64_t rows, int64_t group, int8_t* codes,
                   uint16_t* scales, const Ops& ops) const;
+  // The scales that Int4Scale's search finds with importance().
+  void ChooseScales(const float* weights, int64_t rows, int64_t group, uint16_t* scales,
+                    const Ops& ops) const;
+  // The codes for given scales. REQUIRES: scales above zero. Errors: kResourceExhausted.
+  Status Round(const float* weights, int64_t rows, int64_t group, const uint16_t* scales,
+               int8_t* codes, const Ops& ops) const;
 
  private:
   // Consecutive steps: what the errors of earlier steps add to their weights.
@@ -63,9 +65,8 @@ class Gptq {
 
   int64_t columns_ = 0;
   double damping_ = 0;
-  GptqOptions options_;
-  std::vector<int32_t> order_;     // [columns]: the column of each step
-  std::vector<float> importance_;  // [columns]: cost of a unit error, in units of the mean
+  std::vector<int32_t> order_;  // [columns]: the column of each step
+  std::vector<float> importance_;
   std::vector<Block> blocks_;
 };
 

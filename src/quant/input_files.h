@@ -9,6 +9,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/json.h"
@@ -22,9 +23,8 @@ class InputFiles {
   // Errors: kNotFound, kInvalidArgument naming the file.
   static Result<InputFiles> Open(const Checkpoint& checkpoint);
   ~InputFiles();
-  InputFiles(InputFiles&& other) noexcept : files_(std::move(other.files_)) {
-    other.files_.clear();
-  }
+  InputFiles(InputFiles&& other) noexcept
+      : files_(std::exchange(other.files_, {})), fingerprint_(std::move(other.fingerprint_)) {}
   InputFiles& operator=(InputFiles&&) = delete;
 
   // Fills `out` with the tensor's bytes from `offset` on. Errors: kDataLoss naming file and tensor:

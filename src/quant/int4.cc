@@ -15,6 +15,9 @@ constexpr float kMinScale = 1e-10f;
 constexpr float kCodesPerMagnitude = 7.5f;  // half of the 15 steps between -8 and 7
 // Adding it rounds a float of magnitude below 2^22 to an integer, ties to even.
 constexpr float kRounder = 0x1.8p23f;
+constexpr uint32_t kInfinityBits = 0x7F800000;
+
+constexpr int64_t kMaxGroup = 128;
 
 // Candidate scales of one pass of the search: as many as fit a core's registers.
 constexpr int kCandidates = 8;
@@ -88,8 +91,6 @@ struct CandidateScales {
   float Error(int c) const { return scale[c] * (scale[c] * squares[c] - 2 * products[c]); }
 };
 
-constexpr int64_t kMaxGroup = 128;
-
 uint16_t SearchScale(const float* weights, int64_t count, float amax, const float* importance) {
   const uint16_t start = RoundToNearestScale(amax);
   // Scales near the floor, or whose reciprocal is no float, are not worth a search.
@@ -133,33 +134,54 @@ uint16_t SearchScale(const float* weights, int64_t count, float amax, const floa
   return best;
 }
 
+uint16_t ScaleOf(const float* weights, int64_t count, float amax, ScaleMethod method,
+                 const float* importance) {
+  if (method == ScaleMethod::kRoundToNearest) return RoundToNearestScale(amax);
+  return SearchScale(weights, count, amax, importance);
+}
+
+// Clamped first: the rounder needs small numbers, and the result is the same.
+float NearestCode(float steps) {
+  const float clamped = std::min(std::max(steps, float{kInt4Min}), float{kInt4Max});
+  return (clamped + kRounder) - kRounder;
+}
+
 }  // namespace
 
 uint16_t Int4Scale(const float* weights, int64_t count, ScaleMethod method,
                    const float* importance) {
-  const float amax = LargestMagnitude(weights, count);
   TERN_CHECK(count <= kMaxGroup);
-  if (method == ScaleMethod::kRoundToNearest) return RoundToNearestScale(amax);
-  return SearchScale(weights, count, amax, importance);
+  return ScaleOf(weights, count, LargestMagnitude(weights, count), method, importance);
 }
 
 void Int4Codes(const float* weights, int64_t count, uint16_t scale, int8_t* codes) {
   const float s = FloatFromBf16(scale);
   for (int64_t i = 0; i < count; ++i) {
-    // Clamped first: the rounder needs small numbers, and the result is the same.
-    const float steps = std::min(std::max(weights[i] / s, float{kInt4Min}), float{kInt4Max});
-    codes[i] = static_cast<int8_t>(static_cast<int32_t>((steps + kRounder) - kRounder));
+    codes[i] = static_cast<int8_t>(static_cast<int32_t>(NearestCode(weights[i] / s)));
   }
 }
 
-void QuantizeInt4Row(const float* weights, int64_t columns, int64_t group, ScaleMethod method,
-                     const float* importance, int8_t* codes, uint16_t* scales) {
+bool QuantizeInt4Row(const float* weights, int64_t columns, int64_t group, ScaleMethod method,
+                     const float* importance, int8_t* codes, uint16_t* scales, QuantError* sums) {
+  TERN_CHECK(group <= kMaxGroup);
+  float nearest[kMaxGroup];
   for (int64_t begin = 0; begin < columns; begin += group) {
-    const uint16_t scale = Int4Scale(weights + begin, group, method,
-                                     importance == nullptr ? nullptr : importance + begin);
+    const float* const w = weights + begin;
+    const float amax = LargestMagnitude(w, group);
+    if (std::bit_cast<uint32_t>(amax) >= kInfinityBits) return false;
+    const uint16_t scale =
+        ScaleOf(w, group, amax, method, importance == nullptr ? nullptr : importance + begin);
+    const float s = FloatFromBf16(scale);
     scales[begin / group] = scale;
-    Int4Codes(weights + begin, group, scale, codes + begin);
+    for (int64_t i = 0; i < group; ++i) nearest[i] = NearestCode(w[i] / s);
+    for (int64_t i = 0; i < group; ++i) {
+      codes[begin + i] = static_cast<int8_t>(static_cast<int32_t>(nearest[i]));
+    }
+    if (sums == nullptr) continue;
+    for (int64_t i = 0; i < group; ++i) nearest[i] *= s;
+    AddQuantError(w, nearest, group, sums);
   }
+  return true;
 }
 
 Int4Matrix QuantizeInt4(const float* weights, int64_t rows, int64_t columns, int64_t group,
@@ -169,20 +191,21 @@ Int4Matrix QuantizeInt4(const float* weights, int64_t rows, int64_t columns, int
   matrix.codes.resize(static_cast<size_t>(rows * columns));
   matrix.scales.resize(static_cast<size_t>(rows * (columns / group)));
   for (int64_t row = 0; row < rows; ++row) {
-    QuantizeInt4Row(weights + row * columns, columns, group, method, importance,
-                    matrix.codes.data() + row * columns,
-                    matrix.scales.data() + row * (columns / group));
+    TERN_CHECK(QuantizeInt4Row(weights + row * columns, columns, group, method, importance,
+                               matrix.codes.data() + row * columns,
+                               matrix.scales.data() + row * (columns / group)));
   }
   return matrix;
 }
 
 void AddInt4Error(const float* weights, int64_t columns, int64_t group, const int8_t* codes,
                   const uint16_t* scales, QuantError* sums) {
+  TERN_CHECK(group <= kMaxGroup);
+  float values[kMaxGroup];
   for (int64_t begin = 0; begin < columns; begin += group) {
     const float scale = FloatFromBf16(scales[begin / group]);
-    AddQuantError(
-        weights + begin, group,
-        [&](int64_t i) { return static_cast<float>(codes[begin + i]) * scale; }, sums);
+    for (int64_t i = 0; i < group; ++i) values[i] = static_cast<float>(codes[begin + i]) * scale;
+    AddQuantError(weights + begin, values, group, sums);
   }
 }
 

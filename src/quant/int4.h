@@ -38,11 +38,14 @@ uint16_t Int4Scale(const float* weights, int64_t count, ScaleMethod method,
 // The nearest codes: round-half-even(weight / scale), clamped. REQUIRES: `scale` is above zero.
 void Int4Codes(const float* weights, int64_t count, uint16_t scale, int8_t* codes);
 
-// One row: scales [columns / group] and codes [columns]. `importance` [columns] may be null.
-void QuantizeInt4Row(const float* weights, int64_t columns, int64_t group, ScaleMethod method,
-                     const float* importance, int8_t* codes, uint16_t* scales);
+// One row: scales [columns / group] and codes [columns]. `importance` [columns] may be null. Adds
+// the differences from the weights to `sums` unless it is null. Returns whether all weights are
+// finite; if not, the outputs hold nothing of use.
+bool QuantizeInt4Row(const float* weights, int64_t columns, int64_t group, ScaleMethod method,
+                     const float* importance, int8_t* codes, uint16_t* scales,
+                     QuantError* sums = nullptr);
 
-// `weights` [rows, columns]. REQUIRES: `group` divides `columns`.
+// `weights` [rows, columns]. REQUIRES: finite weights, `group` divides `columns`.
 Int4Matrix QuantizeInt4(const float* weights, int64_t rows, int64_t columns, int64_t group,
                         ScaleMethod method, const float* importance = nullptr);
 

@@ -24,32 +24,8 @@ struct QuantError {
   double RelativeRms() const { return weight > 0 ? std::sqrt(error / weight) : 0; }
 };
 
-// Adds code[i] * scale against weights[i]. Sums in eight lanes, in a fixed order.
-template <typename Value>
-void AddQuantError(const float* weights, int64_t count, Value&& value, QuantError* sums) {
-  constexpr int kLanes = 8;
-  float error[kLanes] = {}, weight[kLanes] = {}, largest[kLanes] = {};
-  int64_t i = 0;
-  for (; i + kLanes <= count; i += kLanes) {
-    for (int l = 0; l < kLanes; ++l) {
-      const float w = weights[i + l], e = w - value(i + l);
-      error[l] += e * e;
-      weight[l] += w * w;
-      largest[l] = std::max(largest[l], std::fabs(e));
-    }
-  }
-  for (; i < count; ++i) {
-    const float w = weights[i], e = w - value(i);
-    error[0] += e * e;
-    weight[0] += w * w;
-    largest[0] = std::max(largest[0], std::fabs(e));
-  }
-  for (int l = 0; l < kLanes; ++l) {
-    sums->error += error[l];
-    sums->weight += weight[l];
-    sums->largest = std::max(sums->largest, largest[l]);
-  }
-  sums->count += count;
-}
+// Adds the differences of `values` from `weights`, both [count], in eight partial sums whose order
+// is fixed.
+void AddQuantError(const float* weights, const float* values, int64_t count, QuantError* sums);
 
 }  // namespace tern

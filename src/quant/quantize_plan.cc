@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cstring>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -42,7 +43,9 @@ class Planner {
         std::remove_if(plan_.specs.begin(), plan_.specs.end(),
                        [&](const TensorSpec& spec) { return absent_.contains(spec.name); }),
         plan_.specs.end());
-    TERN_RETURN_IF_ERROR(CheckSelection(selection_, plan_.specs, prefix_));
+    std::vector<TensorSpec> choices = plan_.specs;
+    if (tied_head_) choices.push_back(*tied_head_);
+    TERN_RETURN_IF_ERROR(CheckSelection(selection_, choices, prefix_));
     TERN_RETURN_IF_ERROR(CheckWidths());
     TERN_RETURN_IF_ERROR(AddUnknown());
     AddKvScales(kv);
@@ -75,7 +78,10 @@ class Planner {
         TensorSpec head = specs[i];
         head.name = "lm_head.weight";
         head.kind = TensorKind::kHead;
-        if (!Selects(selection_, head, prefix_)) break;
+        if (!Selects(selection_, head, prefix_)) {
+          tied_head_ = head;
+          break;
+        }
         plan_.unties_head = true;
         specs.insert(specs.begin() + static_cast<int64_t>(i) + 1, head);
         break;
@@ -303,6 +309,7 @@ class Planner {
   const std::string prefix_;
   const bool gguf_;
   QuantizePlan plan_;
+  std::optional<TensorSpec> tied_head_;  // stays tied: --exclude may name it
   std::set<std::string> consumed_, absent_;
   std::vector<size_t> odd_;  // weights whose columns are no multiple of the group
 };

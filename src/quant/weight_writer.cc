@@ -143,10 +143,10 @@ Status WeightWriter::WriteInt4(const PlannedWeight& weight, const WeightBlock& b
   int8_t* const codes = scratch.codes.data();
   for (int64_t i = 0; i < block.count; ++i) {
     source.Row(scratch.rows, i, w);
-    TERN_RETURN_IF_ERROR(CheckFinite(weight, block.first + i, w, columns));
-    uint16_t* const scales = scratch.scales.data() + i * groups;
-    QuantizeInt4Row(w, columns, group_, method_, nullptr, codes, scales);
-    AddInt4Error(w, columns, group_, codes, scales, error);
+    if (!QuantizeInt4Row(w, columns, group_, method_, nullptr, codes,
+                         scratch.scales.data() + i * groups, error)) {
+      return CheckFinite(weight, block.first + i, w, columns);
+    }
     PackRow(codes, columns, scratch.out.data() + i * row_bytes);
   }
   TERN_RETURN_IF_ERROR(

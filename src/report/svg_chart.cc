@@ -202,7 +202,7 @@ std::vector<double> ChartTicks(double low, double high, int count, bool log) {
                       : raw / power <= 5 ? 5 * power
                                          : 10 * power;
   for (double i = std::ceil(low / step - 1e-9); i * step <= high + step * 1e-9; ++i) {
-    ticks.push_back(i * step);
+    ticks.push_back(i * step + 0.0);  // never -0
   }
   return ticks;
 }

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <limits>
 
 namespace tern {
@@ -15,6 +16,7 @@ constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
 TEST(ChartTicks, AreRound) {
   EXPECT_THAT(ChartTicks(0, 1, 5, false), ElementsAre(0, 0.2, 0.4, testing::DoubleEq(0.6), 0.8, 1));
+  EXPECT_FALSE(std::signbit(ChartTicks(0, 1, 5, false)[0])) << "-0 would be printed";
   EXPECT_THAT(ChartTicks(-3, 42, 5, false), ElementsAre(0, 10, 20, 30, 40));
   EXPECT_THAT(ChartTicks(0.001, 10, 5, true),
               ElementsAre(testing::DoubleNear(1e-3, 1e-9), testing::DoubleNear(1e-2, 1e-8),

@@ -34,8 +34,7 @@ void OpenAiResponder::OnToken(size_t index, const TokenEvent& token, std::string
     AddLogprob(index, token);
     ++choice.untold_logprobs;
   }
-  if (stream_) Open(index);
-  SendText(index, text, /*last=*/false);
+  TakeText(index, text, /*last=*/false);
 }
 
 void OpenAiResponder::OnEnd(size_t index, std::string_view text, const ChoiceEnd& end) {
@@ -46,8 +45,7 @@ void OpenAiResponder::OnEnd(size_t index, std::string_view text, const ChoiceEnd
     if (stream_) return sse_.Fail(end.status);
     return SendError(*writer_, end.status);
   }
-  if (stream_) Open(index);
-  SendText(index, text, /*last=*/true);
+  TakeText(index, text, /*last=*/true);
   if (!stream_) {
     if (ended_ == choices_.size()) SendWhole();
     return;
@@ -80,9 +78,11 @@ void OpenAiResponder::Open(size_t index) {
   if (!fields.empty()) SendChunk(index, fields, "null", "null", "null");
 }
 
-void OpenAiResponder::SendText(size_t index, std::string_view text, bool last) {
+void OpenAiResponder::TakeText(size_t index, std::string_view text, bool last) {
+  const std::vector<std::string> chunks = AddText(index, text, last);
+  if (stream_) Open(index);
   // Log probabilities wait for a chunk, or for the end.
-  for (const std::string& fields : AddText(index, text, last)) {
+  for (const std::string& fields : chunks) {
     SendChunk(index, fields, LogprobsOrNull(index), "null", "null");
   }
 }

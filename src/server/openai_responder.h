@@ -58,7 +58,7 @@ class OpenAiResponder : public GenerationListener {
   void Open(size_t choice);
   void SendChunk(size_t choice, std::string_view fields, std::string_view logprobs,
                  std::string_view finish_reason, std::string_view matched_stop);
-  void SendText(size_t choice, std::string_view text, bool last);
+  void TakeText(size_t choice, std::string_view text, bool last);
   void SendWhole();
   Usage TotalUsage() const;
 

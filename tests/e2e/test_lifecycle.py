@@ -208,7 +208,7 @@ def test_a_life_of_a_request(own_server, tmp_path):
         time_us, name = line.split()
         first.setdefault(name, int(time_us))
     stops = documented_stops()
-    assert len(stops) == 13
+    assert len(stops) == 14
     order = [names[0] for names in stops]
     assert [name for name in first if name in order] == order
     assert sorted(first.values()) == list(first.values())

@@ -163,15 +163,20 @@ def parse_kind(text):
     return body, name, low, high, weight
 
 
-def make_item(rng, kind, shots):
-    label, name, low, high, _ = kind
-    def one(): return KINDS[name][2](rng, rng.randint(low, high))
+def make_examples(rng, kind, shots):
+    """Answered questions, the same before every item of a kind: an engine computes their prefix once."""
+    _, name, low, high, _ = kind
     messages = []
     for _ in range(shots if name.startswith("e-") else 0):
-        question, expected, *_ = one()
+        question, expected, *_ = KINDS[name][2](rng, rng.randint(low, high))
         messages += [user(question), answer(expected)]
-    question, expected, *tools = one()
-    item = {"task": label, "messages": messages + [user(question)]}
+    return messages
+
+
+def make_item(rng, kind, examples):
+    label, name, low, high, _ = kind
+    question, expected, *tools = KINDS[name][2](rng, rng.randint(low, high))
+    item = {"task": label, "messages": examples + [user(question)]}
     if tools: item["tools"] = tools[0]
     item["expect" if isinstance(expected, str) else "expect_tool"] = expected
     return item, json.dumps([question, tools])
@@ -191,11 +196,12 @@ def main():
         return
     kinds = [parse_kind(text) for text in (options.kinds or DEFAULTS[options.model]).split(",")]
     rng, seen, made = random.Random(options.seed), set(), []
+    examples = {kind: make_examples(rng, kind, options.shots) for kind in kinds}
     while len(made) < options.items:
         if not kinds: sys.exit(f"make_tasks.py: only {len(made)} different items of these kinds exist, {options.items} are wanted")
         kind = rng.choices(kinds, weights=[k[4] for k in kinds])[0]
         for _ in range(TRIES):
-            item, key = make_item(rng, kind, options.shots)
+            item, key = make_item(rng, kind, examples[kind])
             if key not in seen: break
         else:
             kinds.remove(kind)

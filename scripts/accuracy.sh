@@ -1,0 +1,95 @@
+#!/usr/bin/env bash
+# Quantizes tiny and SmolLM2 in every way and evaluates each result against the file that it was made from.
+# usage: scripts/accuracy.sh [--out DIR] [--tern FILE] [tiny|smollm2]...
+# Prints a Markdown table for docs/accuracy.md; DIR (default build/accuracy) keeps all results, pictures and commands.
+# A row that is there already is not computed again: remove its .json to do so.
+. "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+out=build/accuracy tern=build/release/tern models=()
+while [ $# -gt 0 ]; do
+  case "$1" in
+    --out) out=$2; shift ;;
+    --tern) tern=$2; shift ;;
+    tiny | smollm2) models+=("$1") ;;
+    *) die "unknown argument '$1' (usage: scripts/accuracy.sh [--out DIR] [--tern FILE] [tiny|smollm2]...)" ;;
+  esac
+  shift
+done
+[ ${#models[@]} -gt 0 ] || models=(tiny smollm2)
+
+cd "$root"
+install_packages python3 bible-kjv
+[ -x "$tern" ] || die "$tern is not built: run scripts/build.sh"
+mkdir -p "$out"
+
+# Verses of the King James Bible that are not in tests/data/tiny/perplexity_dev.txt (Hebrews 9:20 to 2 John 1:9).
+verses() { bible -f "$1" | sed 's/^[^ ]* //'; }
+
+# calibration FILE TASKS KIND: text of the kinds that is evaluated, but none of the evaluated text and items.
+calibration() {
+  local seed=77
+  verses rom1:1-heb8:13 > "$out/calibration_text.txt"
+  python3 tests/tasks/make_tasks.py --for "$3" --items 400 --seed $seed > "$out/calibration_tasks.jsonl"
+  python3 - "$out/calibration_text.txt" "$out/calibration_tasks.jsonl" "$2" > "$1" <<'PY'
+import json, sys
+text, tasks, evaluated = sys.argv[1:]
+lines = open(text).read().splitlines()
+for at in range(0, len(lines), 40): print(json.dumps({"text": "\n".join(lines[at:at + 40])}))
+known = {json.dumps(json.loads(line)["messages"]) for line in open(evaluated)}
+for item in map(json.loads, open(tasks)):
+    if json.dumps(item["messages"]) in known: continue
+    print(json.dumps({"messages": item["messages"] + [{"role": "assistant", "content": item["expect"]}]}))
+PY
+}
+
+run() { printf '%s\n' "$(printf '%q ' "$@")" >> "$out/commands.txt"; "$@"; }
+
+# row NAME MODEL [eval options]: evaluates MODEL, against $base if there is one.
+row() {
+  local name=$1 model=$2
+  shift 2
+  [ ! -e "$out/$name.json" ] || return 0
+  step "evaluating $name"
+  run "$tern" eval --model-path "$model" --perplexity "$text" --tasks "$tasks" --json "$out/$name.json" \
+    --plot "$out/$name.svg" "${limits[@]}" "$@" > "$out/$name.txt" || die "tern eval of $name failed"
+}
+
+# quantized NAME [quantize options]: makes a checkpoint of $base_model and evaluates it.
+quantized() {
+  local name=$1 made="$out/$1.checkpoint"
+  shift
+  [ ! -e "$out/$name.json" ] || return 0
+  step "quantizing $name"
+  rm -rf "$made"
+  run "$tern" quantize --model-path "$base_model" --output "$made" "$@" || die "tern quantize of $name failed"
+  row "$name" "$made" --kl-against "$base_model" --baseline "$out/$base.json"
+}
+
+# all_methods PREFIX RECIPE
+all_methods() {
+  for method in rtn search calibrated; do
+    local calibrate=()
+    [ "$method" != calibrated ] || calibrate=(--calibration "$out/$1_calibration.jsonl")
+    quantized "$1_int4_$2_$method" --format int4 --recipe "$2" --method "$method" "${calibrate[@]}"
+  done
+}
+
+for model in "${models[@]}"; do
+  tasks="$out/${model}_tasks.jsonl"
+  if [ "$model" = tiny ]; then
+    base_model=tests/data/tiny/model text=tests/data/tiny/perplexity_dev.txt base=tiny_own limits=()
+    python3 tests/tasks/make_tasks.py --for tiny --items 20000 > "$tasks"
+  else
+    base_model=$(scripts/fetch_smollm2.sh) || die "scripts/fetch_smollm2.sh failed"
+    base_model=${base_model#"$root"/}
+    text="$out/smollm2_text.txt" base=smollm2_own limits=(--max-new-tokens 16 --page-size 16)
+    cat tests/data/tiny/perplexity_dev.txt tests/data/smollm2/docs_text.txt > "$text"
+    python3 tests/tasks/make_tasks.py --for smollm2 --items 2000 > "$tasks"
+  fi
+  calibration "$out/${model}_calibration.jsonl" "$tasks" "$model"
+  row "$base" "$base_model"
+  quantized "${model}_fp8" --format fp8 --recipe all-linear
+  [ "$model" != tiny ] || all_methods "$model" kimi
+  all_methods "$model" all-linear
+done
+python3 scripts/accuracy_table.py "$out" "${models[@]}"
