@@ -7,6 +7,7 @@
 
 namespace tern {
 
+int BenchCommand(const std::vector<std::string>& args);
 int ChatCommand(const std::vector<std::string>& args);
 int EvalCommand(const std::vector<std::string>& args);
 int InspectCommand(const std::vector<std::string>& args);

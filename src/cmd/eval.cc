@@ -110,6 +110,7 @@ Status EvalRun::LoadModels() {
   Json& settings = result_.settings;
   settings["precision"] = o_.precision;
   settings["kv_cache_dtype"] = KvFormatName(model_->kv_format());
+  settings["activation_dtype"] = o_.model.activation_dtype;
   settings["isa"] = ops_->isa();
   settings["threads"] = threads;
   settings["weight_bytes"] = model_->model().info().weight_bytes;
@@ -118,10 +119,12 @@ Status EvalRun::LoadModels() {
   ModelOptions other = o_.model;
   other.model_path = o_.kl_against;
   if (!o_.kl_kv_cache_dtype.empty()) other.kv_cache_dtype = o_.kl_kv_cache_dtype;
+  if (!o_.kl_activation_dtype.empty()) other.activation_dtype = o_.kl_activation_dtype;
   const std::string& precision = o_.kl_precision.empty() ? o_.precision : o_.kl_precision;
   TERN_ASSIGN_OR_RETURN(reference_, EvalModel::Load(other, precision, *ops_));
   settings["kl_precision"] = precision;
   settings["kl_kv_cache_dtype"] = KvFormatName(reference_->kv_format());
+  settings["kl_activation_dtype"] = other.activation_dtype;
   settings["kl_weight_bytes"] = reference_->model().info().weight_bytes;
   // The same ids must mean the same text.
   const Tokenizer &a = *model_->tokenizer(), &b = *reference_->tokenizer();

@@ -15,26 +15,28 @@ namespace {
 
 class SequenceLogits final : public LogitSource {
  public:
-  SequenceLogits(Model& model, KvFormat kv_format, int64_t page_tokens, std::string name)
-      : model_(model), kv_format_(kv_format), page_tokens_(page_tokens), name_(std::move(name)) {}
+  SequenceLogits(Model& model, Ops& ops, KvFormat kv_format, const ModelOptions& options)
+      : model_(model), ops_(ops), kv_format_(kv_format), options_(options) {}
 
-  const std::string& name() const override { return name_; }
+  const std::string& name() const override { return options_.model_path; }
   int64_t vocab_size() const override { return model_.info().vocab_size; }
   int64_t context_length() const override { return model_.info().context_length; }
   Status Begin(int64_t tokens) override {
-    TERN_ASSIGN_OR_RETURN(sequence_,
-                          SingleSequence::Make(model_, kv_format_, page_tokens_, tokens));
+    TERN_ASSIGN_OR_RETURN(
+        sequence_, SingleSequence::Make(model_, kv_format_, options_.engine.page_tokens, tokens,
+                                        options_.engine.kv_bf16_layers));
     return OkStatus();
   }
   Status Append(std::span<const int32_t> tokens, float* logits) override {
+    ops_.set_activations(ActivationsOf(options_));  // of two models that share it
     return sequence_->Append(tokens, RowForm::kPrefill, logits);
   }
 
  private:
   Model& model_;
+  Ops& ops_;
   const KvFormat kv_format_;
-  const int64_t page_tokens_;
-  const std::string name_;
+  const ModelOptions& options_;
   std::optional<SingleSequence> sequence_;
 };
 
@@ -48,11 +50,6 @@ Result<std::unique_ptr<EvalModel>> EvalModel::Load(const ModelOptions& options,
                                                    const std::string& precision, Ops& ops) {
   std::unique_ptr<EvalModel> eval(new EvalModel(options, ops));
   const bool reference = precision == "reference";
-  if (reference && options.kv_cache_dtype == "auto") {
-    eval->kv_format_ = KvFormat::kF32;
-  } else {
-    TERN_ASSIGN_OR_RETURN(eval->kv_format_, KvFormatNamed(options.kv_cache_dtype));
-  }
   const bool dummy = options.load_format == "dummy";
   Result<std::shared_ptr<const Tokenizer>> tokenizer =
       dummy ? LoadDummyTokenizer(options.model_path) : LoadTokenizer(options.model_path);
@@ -73,6 +70,13 @@ Result<std::unique_ptr<EvalModel>> EvalModel::Load(const ModelOptions& options,
     bar.Update(static_cast<int64_t>(done), static_cast<int64_t>(total));
   };
   TERN_ASSIGN_OR_RETURN(eval->model_, LoadModel(options.model_path, ops, load));
+  eval->kv_format_ = KvFormat::kF32;
+  if (!reference || options.kv_cache_dtype != "auto") {
+    TERN_ASSIGN_OR_RETURN(eval->kv_format_,
+                          ChooseKvFormat(options.kv_cache_dtype, eval->model_->info()));
+  }
+  TERN_ASSIGN_OR_RETURN(eval->options_.engine.kv_bf16_layers,
+                        ParseKvBf16Layers(options.kv_bf16_layers));
   const int64_t vocab = eval->model_->info().vocab_size;
   if (eval->tokenizer_->vocab_size() > vocab) {
     return InvalidArgument(fmt::format("{}: the tokenizer has {} tokens, the model only {}",
@@ -82,8 +86,8 @@ Result<std::unique_ptr<EvalModel>> EvalModel::Load(const ModelOptions& options,
 }
 
 int64_t EvalModel::kv_bytes_per_token() const {
-  const auto format =
-      PageFormat::Make(model_->info().kv_layers, kv_format_, options_.engine.page_tokens);
+  const auto format = PageFormat::Make(model_->info().kv_layers, kv_format_,
+                                       options_.engine.page_tokens, options_.engine.kv_bf16_layers);
   return format.ok() ? format->bytes_per_token() : 0;
 }
 
@@ -127,13 +131,13 @@ Result<std::optional<TokenId>> EvalModel::BosNamed(const std::string& name) cons
 }
 
 std::unique_ptr<LogitSource> EvalModel::MakeLogitSource() {
-  return std::make_unique<SequenceLogits>(*model_, kv_format_, options_.engine.page_tokens,
-                                          options_.model_path);
+  return std::make_unique<SequenceLogits>(*model_, ops_, kv_format_, options_);
 }
 
 Result<std::unique_ptr<Engine>> EvalModel::StartEngine(MetricRegistry& metrics) {
   EngineOptions engine = options_.engine;
   engine.kv_format = kv_format_;
+  ops_.set_activations(ActivationsOf(options_));
   return Engine::Start(*model_, ops_, engine, metrics);
 }
 

@@ -52,6 +52,11 @@ OptionTable MakeEvalTable(EvalOptions& o) {
            "KV cache of the --kl-against model; default: as --kv-cache-dtype")
       .Group("Text");
   table
+      .Add("--kl-activation-dtype", &o.kl_activation_dtype, "FORMAT",
+           "activations of the --kl-against model; default: as --activation-dtype")
+      .Choices({"auto", "int8"})
+      .Group("Text");
+  table
       .Add("--kl-precision", &o.kl_precision, "NAME",
            "precision of the --kl-against model; default: as --precision")
       .Choices({"production", "reference"})

@@ -17,7 +17,7 @@ struct EvalOptions {
   std::string text;
   int64_t window = 512;
   std::string bos = "auto";
-  std::string kl_against, kl_kv_cache_dtype, kl_precision;
+  std::string kl_against, kl_kv_cache_dtype, kl_activation_dtype, kl_precision;
   std::string tasks;
   int64_t limit = 0, max_new_tokens = 64;
   std::string calls_in_content = "auto";

@@ -287,7 +287,7 @@ int InspectCommand(const std::vector<std::string>& args) {
            "count the tensors of the config, stored so: bf16, fp8 (128x128 blocks), kimi or int4 "
            "(routed experts in INT4 groups of 32), config (what its quantization_config says); "
            "default: the files, and config where there are none")
-      .Choices({"config", "bf16", "fp8", "int4", "kimi"});
+      .Choices({"config", "bf16", "fp8", "int4", "kimi", "fp8-linear", "int4-linear"});
   table.Add("--json", &as_json, "", "print one JSON object");
   const Result<ParseOutcome> outcome = table.Parse(args);
   if (!outcome.ok()) {

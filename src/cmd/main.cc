@@ -28,6 +28,8 @@ constexpr Command kCommands[] = {
     {"inspect", "what is in a checkpoint", tern::InspectCommand},
     {"eval", "perplexity, KL and task accuracy, and whether a format is equivalent",
      tern::EvalCommand},
+    {"bench", "speed: limits of the machine, models, kernels, serving, comparisons",
+     tern::BenchCommand},
     {"parity", "compare logits with a reference file", tern::ParityCommand},
 };
 

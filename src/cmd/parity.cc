@@ -16,6 +16,7 @@
 #include "base/topology.h"
 #include "checkpoint/safetensors.h"
 #include "cmd/commands.h"
+#include "cmd/serving.h"
 #include "kernels/ops.h"
 #include "models/registry.h"
 #include "models/single_sequence.h"
@@ -29,6 +30,7 @@ constexpr int64_t kDefaultChunk = 512;   // bounds the activations of a long pro
 struct ParityOptions {
   std::string model, golden;
   std::string precision = "production";
+  std::string activation_dtype = "auto";
   std::string kv_cache_dtype;
   int64_t page_size = 64;
   std::optional<int64_t> chunk, decode_from;
@@ -121,13 +123,10 @@ double Mean(const std::vector<double>& values) {
   return sum / static_cast<double>(values.size());
 }
 
-Result<KvFormat> KvFormatOf(const ParityOptions& options) {
+Result<KvFormat> KvFormatOf(const ParityOptions& options, const ModelInfo& model) {
   const std::string& name = options.kv_cache_dtype;
   if (name.empty()) return options.precision == "reference" ? KvFormat::kF32 : KvFormat::kBf16;
-  if (name == "f32") return KvFormat::kF32;
-  if (name == "bf16" || name == "auto") return KvFormat::kBf16;
-  return Unimplemented(
-      fmt::format("--kv-cache-dtype {} is not built yet (f32, bf16 and auto are)", name));
+  return ChooseKvFormat(name, model);
 }
 
 // Logits of every prompt position: the first decode_from through prefill in chunks, the rest
@@ -187,10 +186,10 @@ Status CheckFits(const Golden& golden, const ParityOptions& options, const Model
 }
 
 Result<Json> RunParity(const ParityOptions& options) {
-  TERN_ASSIGN_OR_RETURN(const KvFormat kv_format, KvFormatOf(options));
   TERN_ASSIGN_OR_RETURN(const Golden golden, LoadGolden(options.golden));
   ThreadPool pool(static_cast<int>(options.threads.value_or(AvailableThreads())));
   TERN_ASSIGN_OR_RETURN(const auto ops, Ops::Create(EnvIsa().value_or(""), pool));
+  if (options.activation_dtype == "int8") ops->set_activations(Activations::kInt8);
   LoadOptions load;
   load.precision =
       options.precision == "reference" ? Precision::kReference : Precision::kProduction;
@@ -201,6 +200,7 @@ Result<Json> RunParity(const ParityOptions& options) {
   // The last greedy token is compared and never fed.
   const auto steps = static_cast<int64_t>(golden.greedy.size());
   const int64_t positions = length + (options.greedy ? std::max<int64_t>(steps - 1, 0) : 0);
+  TERN_ASSIGN_OR_RETURN(const KvFormat kv_format, KvFormatOf(options, model->info()));
   TERN_ASSIGN_OR_RETURN(SingleSequence sequence,
                         SingleSequence::Make(*model, kv_format, options.page_size, positions));
   std::vector<float> logits;
@@ -264,6 +264,10 @@ int ParityCommand(const std::vector<std::string>& args) {
       .Add("--precision", &options.precision, "NAME",
            "reference: float32 on dequantized weights; production: as served")
       .Choices({"reference", "production"});
+  table
+      .Add("--activation-dtype", &options.activation_dtype, "NAME",
+           "what 4-bit weights are multiplied by, as in serve")
+      .Choices({"auto", "int8"});
   table
       .Add("--kv-cache-dtype", &options.kv_cache_dtype, "NAME",
            "f32, bf16, fp8_e4m3, fp8_tiled, fp8_ds_mla or auto; default: f32 with reference "

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 
 #include "base/clock.h"
 #include "base/env.h"
@@ -47,16 +48,32 @@ std::string TextOf(const Tokenizer& tokenizer, std::optional<TokenId> id) {
 
 }  // namespace
 
-Result<KvFormat> KvFormatNamed(const std::string& name) {
-  if (name == "bf16" || name == "bfloat16" || name == "auto") return KvFormat::kBf16;
-  for (const char* later : {"fp8_e4m3", "fp8_tiled", "fp8_ds_mla"}) {
-    if (name == later) {
-      return Unimplemented(
-          fmt::format("--kv-cache-dtype {} is not built yet; auto and bf16 are", name));
+Result<KvFormat> ChooseKvFormat(const std::string& name, const ModelInfo& model) {
+  if (name == "auto") return model.fp8_kv_cache ? KvFormat::kFp8E4m3 : KvFormat::kBf16;
+  Result<KvFormat> format = KvFormatNamed(name);
+  if (!format.ok()) return format.status().WithContext("--kv-cache-dtype");
+  return format;
+}
+
+Activations ActivationsOf(const ModelOptions& options) {
+  return options.activation_dtype == "int8" ? Activations::kInt8 : Activations::kFloat;
+}
+
+Result<std::vector<int64_t>> ParseKvBf16Layers(const std::string& list) {
+  std::vector<int64_t> layers;
+  const char* at = list.data();
+  const char* const end = at + list.size();
+  while (at < end) {
+    int64_t layer = 0;
+    const auto [next, error] = std::from_chars(at, end, layer);
+    if (error != std::errc() || layer < 0 || (next < end && *next != ',') || next + 1 == end) {
+      return InvalidArgument(
+          fmt::format("--kv-bf16-layers '{}' is not a list of layers like 0,60", list));
     }
+    layers.push_back(layer);
+    at = next < end ? next + 1 : next;
   }
-  return InvalidArgument(
-      fmt::format("--kv-cache-dtype '{}' is unknown; auto and bf16 are built", name));
+  return layers;
 }
 
 void DeclareModelOptions(OptionTable& table, ModelOptions& o) {
@@ -70,9 +87,9 @@ void DeclareModelOptions(OptionTable& table, ModelOptions& o) {
       .Group("Model");
   table
       .Add("--dummy-recipe", &o.dummy_recipe, "NAME",
-           "format of made-up weights: bf16, fp8, int4 (routed experts only), or what the config's "
-           "quantization_config says")
-      .Choices({"config", "bf16", "fp8", "int4"})
+           "format of made-up weights: bf16, fp8, int4 (routed experts only), fp8-linear or "
+           "int4-linear (every linear layer), or what the config's quantization_config says")
+      .Choices({"config", "bf16", "fp8", "int4", "fp8-linear", "int4-linear"})
       .Group("Model");
   table
       .Add("--chat-template", &o.chat_template, "FILE",
@@ -101,7 +118,19 @@ void DeclareModelOptions(OptionTable& table, ModelOptions& o) {
       .Group("Model");
   table
       .Add("--kv-cache-dtype", &o.kv_cache_dtype, "FORMAT",
-           "how keys and values are stored: auto or bf16")
+           "how keys and values are stored: bf16, fp8_e4m3 (half the bytes, one scale per layer), "
+           "fp8_tiled (half, a scale per 128 numbers or head), fp8_ds_mla (latent attention only) "
+           "or auto: fp8_e4m3 if the checkpoint has a kv_cache_scheme, else bf16")
+      .Group("Memory and speed");
+  table
+      .Add("--kv-bf16-layers", &o.kv_bf16_layers, "LIST",
+           "layers whose keys and values stay in BF16, such as 0,60")
+      .Group("Memory and speed");
+  table
+      .Add("--activation-dtype", &o.activation_dtype, "FORMAT",
+           "what 4-bit weights are multiplied by; auto: BF16 or float32, whichever the processor "
+           "multiplies; int8: integers with a scale for each 32")
+      .Choices({"auto", "int8"})
       .Group("Memory and speed");
   table.Add("--threads", &o.threads, "N", "threads for kernels; 0: all that this process may use")
       .Range(0, 4096)
@@ -164,7 +193,7 @@ Status Serving::Listen(const std::string& host, int port) {
 
 Status Serving::Load() {
   if (options_.model_path.empty()) return InvalidArgument("--model-path is required");
-  TERN_RETURN_IF_ERROR(ChooseKvFormat());
+  TERN_ASSIGN_OR_RETURN(options_.engine.kv_bf16_layers, ParseKvBf16Layers(options_.kv_bf16_layers));
   options_.engine.random_seed = static_cast<uint64_t>(options_.random_seed);
   const int64_t start_us = SystemClock().NowUs();
   ServedModel served;
@@ -172,7 +201,6 @@ Status Serving::Load() {
   served.name =
       options_.served_model_name.empty() ? options_.model_path : options_.served_model_name;
   served.max_choices = options_.engine.max_queued_requests;
-  served.kv_cache_format = KvFormatName(options_.engine.kv_format);
   TERN_RETURN_IF_ERROR(LoadText(&served));
   if (!IsDummy()) {
     TERN_ASSIGN_OR_RETURN(served.sampling, SamplingDefaultsOf(options_));
@@ -184,10 +212,11 @@ Status Serving::Load() {
   return OkStatus();
 }
 
-Status Serving::ChooseKvFormat() {
-  TERN_ASSIGN_OR_RETURN(options_.engine.kv_format, KvFormatNamed(options_.kv_cache_dtype));
-  const char* why = options_.kv_cache_dtype == "auto" ? "auto: the only format that is built"
-                                                      : "as --kv-cache-dtype says";
+Status Serving::SetKvFormat(const ModelInfo& model) {
+  TERN_ASSIGN_OR_RETURN(options_.engine.kv_format, ChooseKvFormat(options_.kv_cache_dtype, model));
+  const char* why = options_.kv_cache_dtype != "auto" ? "as --kv-cache-dtype says"
+                    : model.fp8_kv_cache              ? "auto: the checkpoint has a kv_cache_scheme"
+                                         : "auto: the checkpoint has no kv_cache_scheme";
   TERN_LOG(kInfo, "KV cache format: {} ({})", KvFormatName(options_.engine.kv_format), why);
   return OkStatus();
 }
@@ -238,6 +267,7 @@ Status Serving::StartEngine(ServedModel* served) {
       options_.threads > 0 ? static_cast<int>(options_.threads) : AvailableThreads();
   pool_ = std::make_unique<ThreadPool>(threads);
   TERN_ASSIGN_OR_RETURN(ops_, Ops::Create(EnvIsa().value_or(""), *pool_));
+  ops_->set_activations(ActivationsOf(options_));
   TERN_LOG(kInfo, "{} threads, {} kernels, {}", threads, ops_->isa(), CpuName());
 
   LoadOptions load;
@@ -259,6 +289,8 @@ Status Serving::StartEngine(ServedModel* served) {
                                        options_.model_path, served->tokenizer->vocab_size(),
                                        info.vocab_size));
   }
+  TERN_RETURN_IF_ERROR(SetKvFormat(info));
+  served->kv_cache_format = KvFormatName(options_.engine.kv_format);
   TERN_ASSIGN_OR_RETURN(engine_, Engine::Start(*model_, *ops_, options_.engine, metrics_));
   const EngineStats stats = engine_->Stats();
   served->architecture = info.architecture;

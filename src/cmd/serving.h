@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "base/args.h"
 #include "base/json.h"
@@ -28,15 +29,21 @@ struct ModelOptions {
   std::string load_format = "auto";
   std::string dummy_recipe = "config";
   std::string kv_cache_dtype = "auto";
+  std::string kv_bf16_layers;
+  std::string activation_dtype = "auto";
   std::string sampling_defaults = "model";
   int64_t threads = 0;  // 0: all that this process may use
   EngineOptions engine;
   int64_t random_seed = 0;
 };
 
-// The format that --kv-cache-dtype names. Errors: kInvalidArgument, kUnimplemented; both name the
-// flag.
-Result<KvFormat> KvFormatNamed(const std::string& name);
+// The format that --kv-cache-dtype comes to for a model: auto is fp8_e4m3 where the checkpoint
+// brings a kv_cache_scheme, else BF16. Errors: kInvalidArgument, naming the flag.
+Result<KvFormat> ChooseKvFormat(const std::string& name, const ModelInfo& model);
+// --activation-dtype.
+Activations ActivationsOf(const ModelOptions& options);
+// The layers of --kv-bf16-layers, "0,60". Errors: kInvalidArgument, naming the flag.
+Result<std::vector<int64_t>> ParseKvBf16Layers(const std::string& list);
 
 // Declares --model-path and what else ModelOptions holds. `options` outlives the table.
 void DeclareModelOptions(OptionTable& table, ModelOptions& options);
@@ -58,7 +65,7 @@ class Serving {
 
  private:
   // Sets the KV cache's format, and logs which one --kv-cache-dtype came to, and why.
-  Status ChooseKvFormat();
+  Status SetKvFormat(const ModelInfo& model);
   bool IsDummy() const { return options_.load_format == "dummy"; }
   Status LoadText(ServedModel* served) const;
   // Sets how answers are read: as the flags say, or as the chat template shows.

@@ -17,6 +17,7 @@ Result<std::unique_ptr<Engine>> Engine::Start(Model& model, Ops& ops, EngineOpti
   // The weights are loaded already: what they took was available before.
   const MemoryPlanInput input = {
       .kv_format = options.kv_format,
+      .kv_bf16_layers = options.kv_bf16_layers,
       .page_tokens = options.page_tokens,
       .max_total_tokens = options.max_total_tokens,
       .mem_fraction_static = options.mem_fraction_static,

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/metrics.h"
@@ -18,6 +19,7 @@ namespace tern {
 
 struct EngineOptions {
   KvFormat kv_format = KvFormat::kBf16;
+  std::vector<int64_t> kv_bf16_layers;  // layers whose rows stay BF16
   int64_t page_tokens = 64;
   int64_t max_total_tokens = 0;      // KV capacity; 0: from mem_fraction_static
   double mem_fraction_static = 0.8;  // of available memory, for weights and KV together

@@ -31,7 +31,8 @@ Result<std::unique_ptr<EngineCore>> EngineCore::Create(Model& model, ThreadPool&
                                                        const Clock& clock, EngineMetrics* metrics) {
   const ModelInfo& info = model.info();
   TERN_ASSIGN_OR_RETURN(PageFormat format,
-                        PageFormat::Make(info.kv_layers, options.kv_format, options.page_tokens));
+                        PageFormat::Make(info.kv_layers, options.kv_format, options.page_tokens,
+                                         options.kv_bf16_layers));
   const KvCache::Options kv_options = {.reuse_prefixes = !options.disable_radix_cache,
                                        .reuse_decode_rows = HasOneRowForm(info)};
   TERN_ASSIGN_OR_RETURN(std::unique_ptr<KvCache> kv,

@@ -70,7 +70,7 @@ TEST_F(EngineStart, RefusesOptionsThatContradict) {
     EXPECT_NE(status.message().find(what), std::string::npos) << status.message();
   };
   refused({.page_tokens = 3}, StatusCode::kInvalidArgument, "page size");
-  refused({.kv_format = KvFormat::kFp8Tiled}, StatusCode::kUnimplemented, "fp8_tiled");
+  refused({.kv_format = KvFormat::kFp8DsMla}, StatusCode::kInvalidArgument, "fp8_ds_mla");
   refused({.max_queued_requests = 0}, StatusCode::kInvalidArgument, "max_queued_requests");
   refused({.max_running_requests = 0}, StatusCode::kInvalidArgument, "max_running_requests");
   refused({.chunked_prefill_size = -5}, StatusCode::kInvalidArgument, "chunked_prefill_size");

@@ -61,8 +61,9 @@ std::string MemoryPlan::Summary() const {
 
 Result<MemoryPlan> PlanMemory(const ModelInfo& model, const MemoryPlanInput& input) {
   TERN_RETURN_IF_ERROR(Validate(model, input));
-  TERN_ASSIGN_OR_RETURN(const PageFormat format,
-                        PageFormat::Make(model.kv_layers, input.kv_format, input.page_tokens));
+  TERN_ASSIGN_OR_RETURN(
+      const PageFormat format,
+      PageFormat::Make(model.kv_layers, input.kv_format, input.page_tokens, input.kv_bf16_layers));
   MemoryPlan plan;
   plan.available_bytes = input.available_bytes;
   plan.weight_bytes = model.weight_bytes;

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "base/result.h"
 #include "kv/page_format.h"
@@ -13,6 +14,7 @@ namespace tern {
 
 struct MemoryPlanInput {
   KvFormat kv_format = KvFormat::kBf16;
+  std::vector<int64_t> kv_bf16_layers;
   int64_t page_tokens = 64;
   int64_t max_total_tokens = 0;      // KV capacity, rounded down to whole pages; 0: what fits
   double mem_fraction_static = 0.8;  // of available_bytes, for weights and KV together

@@ -103,11 +103,6 @@ std::vector<Block> CutIntoBlocks(const AttentionCall& call, int64_t groups) {
   return blocks;
 }
 
-int64_t VOffset(const GqaShape& shape, const KvSlab& slab) {
-  return slab.offset_bytes +
-         slab.page_tokens * shape.kv_heads * shape.head_dim * KvNumberBytes(slab.format);
-}
-
 }  // namespace
 
 void RunAttention(const IsaTable& table, ThreadPool& pool, const AttentionCall& call,
@@ -180,25 +175,53 @@ void RunAttention(const IsaTable& table, ThreadPool& pool, const AttentionCall& 
 
 void Ops::GqaWrite(const GqaShape& shape, const KvSlab& slab, std::span<const KvRun> runs,
                    const float* k, const float* v) const {
-  const int64_t width = shape.kv_heads * shape.head_dim;
-  const KvPart parts[] = {{k, width, slab.offset_bytes}, {v, width, VOffset(shape, slab)}};
-  WriteKvRows(table_, pool_, slab, runs, width, parts);
+  const KvRowLayout layout =
+      GqaRowLayout(slab.format, slab.page_tokens, shape.kv_heads, shape.head_dim);
+  KvPart key{.from = k,
+             .numbers = shape.kv_heads * shape.head_dim,
+             .offset_bytes = slab.offset_bytes,
+             .row_bytes = layout.k_row,
+             .scale = slab.format == KvFormat::kFp8E4m3    ? KvScale::kLayer
+                      : slab.format == KvFormat::kFp8Tiled ? KvScale::kTile
+                                                           : KvScale::kNone,
+             .divisor = slab.k_scale,
+             .tile = shape.head_dim,
+             .scales_offset_bytes = slab.offset_bytes + layout.scales_offset,
+             .scales_row_bytes = layout.scales_row};
+  KvPart value = key;
+  value.from = v;
+  value.offset_bytes += layout.v_offset;
+  value.divisor = slab.v_scale;
+  value.scales_offset_bytes += shape.kv_heads;
+  const KvPart parts[] = {key, value};
+  const int64_t scales = 2 * shape.kv_heads;
+  WriteKvRows(table_, pool_, slab, runs, parts,
+              {.offset_bytes = key.scales_offset_bytes + scales,
+               .bytes = slab.format == KvFormat::kFp8Tiled ? layout.scales_row - scales : 0,
+               .row_bytes = layout.scales_row});
 }
 
 void Ops::GqaAttention(const GqaShape& shape, const KvSlab& slab, std::span<const KvRun> runs,
                        const float* q, float* out) const {
   TERN_CHECK(shape.kv_heads > 0 && shape.heads % shape.kv_heads == 0);
-  const int64_t width = shape.kv_heads * shape.head_dim;
+  const KvRowLayout layout =
+      GqaRowLayout(slab.format, slab.page_tokens, shape.kv_heads, shape.head_dim);
+  const bool scaled = slab.format == KvFormat::kFp8E4m3;
   const AttentionCall call{.args = {.format = slab.format,
                                     .page_tokens = slab.page_tokens,
-                                    .k_offset_bytes = slab.offset_bytes,
-                                    .v_offset_bytes = VOffset(shape, slab),
-                                    .k_row = width,
-                                    .v_row = width,
+                                    .k_offset_bytes = slab.offset_bytes + layout.k_offset,
+                                    .v_offset_bytes = slab.offset_bytes + layout.v_offset,
+                                    .k_row_bytes = layout.k_row,
+                                    .v_row_bytes = layout.v_row,
+                                    .scales_offset_bytes = slab.offset_bytes + layout.scales_offset,
+                                    .scales_row_bytes = layout.scales_row,
+                                    .kv_heads = shape.kv_heads,
                                     .heads = shape.heads,
                                     .key_dim = shape.head_dim,
                                     .value_dim = shape.head_dim,
-                                    .scale = shape.scale},
+                                    .scale = scaled ? shape.scale * slab.k_scale : shape.scale,
+                                    .value_scale = scaled ? slab.v_scale : 1.0f,
+                                    .bf16_products = IsFp8(slab.format)},
                            .kv_heads = shape.kv_heads,
                            .group = shape.heads / shape.kv_heads,
                            .runs = runs,

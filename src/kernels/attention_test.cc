@@ -3,6 +3,7 @@
 #include "kernels/isa_table.h"
 #include "kernels/ops.h"
 #include "kernels/testing.h"
+#include "kernels/testing_kv.h"
 
 namespace tern {
 namespace {
@@ -10,6 +11,10 @@ namespace {
 using testing::BitsOf;
 using testing::kUnitF32;
 using testing::RandomFloats;
+
+constexpr KvFormat kGqaFormats[] = {KvFormat::kF32, KvFormat::kBf16, KvFormat::kFp8E4m3,
+                                    KvFormat::kFp8Tiled};
+constexpr double kUnitBf16 = 0x1p-8;
 
 // Sequences in paged storage, written differently from the kernels: dense K and V beside it.
 struct Sequence {
@@ -22,12 +27,18 @@ struct Sequence {
 class Cache {
  public:
   Cache(const GqaShape& shape, KvFormat format, int64_t page_tokens)
-      : shape_(shape), slab_{.format = format, .page_tokens = page_tokens, .offset_bytes = 192} {}
+      : shape_(shape),
+        slab_{.format = format,
+              .page_tokens = page_tokens,
+              .offset_bytes = 192,
+              .k_scale = 0.03f,
+              .v_scale = 0.05f} {}
 
   Sequence Make(int64_t capacity) const {
     Sequence sequence;
-    const int64_t bytes = slab_.offset_bytes + 2 * slab_.page_tokens * shape_.kv_heads *
-                                                   shape_.head_dim * element_bytes();
+    // Room for float32 rows, and for scales.
+    const int64_t bytes = slab_.offset_bytes + slab_.page_tokens * shape_.kv_heads *
+                                                   (2 * shape_.head_dim * element_bytes() + 16);
     for (int64_t at = 0; at < capacity; at += slab_.page_tokens) {
       // Rows not yet written hold NaN: whatever reads them shows.
       sequence.pages.emplace_back(static_cast<size_t>(bytes), std::byte{0xFF});
@@ -37,6 +48,19 @@ class Cache {
   }
   const KvSlab& slab() const { return slab_; }
   int64_t element_bytes() const { return slab_.format == KvFormat::kF32 ? 4 : 2; }
+  // What the sequence's pages hold.
+  std::vector<float> ReadBack(const Sequence& sequence, bool value, int64_t positions) const {
+    std::vector<float> numbers;
+    for (int64_t p = 0; p < positions; ++p) {
+      const testing::SlabReader reader{slab_, sequence.bases[p / slab_.page_tokens]};
+      for (int64_t i = 0; i < shape_.kv_heads * shape_.head_dim; ++i) {
+        numbers.push_back(static_cast<float>(reader.Gqa(value, shape_.kv_heads, shape_.head_dim,
+                                                        p % slab_.page_tokens, i / shape_.head_dim,
+                                                        i % shape_.head_dim)));
+      }
+    }
+    return numbers;
+  }
 
  private:
   GqaShape shape_;
@@ -87,6 +111,10 @@ class AttentionTest : public ::testing::TestWithParam<std::string> {
     return std::move(ops).value();
   }
   bool slow() const { return GetParam() == "ref"; }
+  // Whether the level rounds queries and softmax weights to BF16.
+  bool RoundsQueries(KvFormat format) const {
+    return GetParam() == "avx512" && format != KvFormat::kF32;
+  }
 };
 
 // Error bound. A score of n = head_dim products has an absolute error of at most e = (n + 2) u T,
@@ -94,6 +122,9 @@ class AttentionTest : public ::testing::TestWithParam<std::string> {
 // 2 ulp = 4u, its argument (score - largest, at most 2T apart, rounded at each of two merges) adds
 // 6 u T; sums of weights and of values over P positions and C chunks (P + 4C) u each, division u:
 // relative error <= 2 (n + 2) u T + 6 u T + 2 (P + 4C + 8) u, relative to sum |weight * v|.
+// A query rounded to BF16 changes a score by at most 2^-9 T, so a weight by twice that; weights are
+// rounded once more: 2^-8 T + 2^-9, doubled here for second-order terms. kFp8E4m3's scales
+// multiply scores and sums: 4 u, in the 8 u.
 TEST_P(AttentionTest, MatchesDenseSoftmaxWithinTheDerivedBound) {
   struct Case {
     GqaShape shape;
@@ -112,7 +143,7 @@ TEST_P(AttentionTest, MatchesDenseSoftmaxWithinTheDerivedBound) {
   const auto ops = MakeOps(pool);
   uint32_t seed = 10;
   for (const Case& c : cases) {
-    for (const KvFormat format : {KvFormat::kF32, KvFormat::kBf16}) {
+    for (const KvFormat format : kGqaFormats) {
       const Cache cache(c.shape, format, 16);
       const int64_t positions = c.history + c.rows, width = c.shape.kv_heads * c.shape.head_dim;
       Sequence sequence = cache.Make(positions);
@@ -124,10 +155,8 @@ TEST_P(AttentionTest, MatchesDenseSoftmaxWithinTheDerivedBound) {
       std::vector<float> out(q.size(), NAN);
       const KvRun read{sequence.bases.data(), c.history, 0, c.rows};
       ops->GqaAttention(c.shape, cache.slab(), {&read, 1}, q.data(), out.data());
-      if (format == KvFormat::kBf16) {
-        for (float& x : k) x = RoundToBf16(x);
-        for (float& x : v) x = RoundToBf16(x);
-      }
+      k = cache.ReadBack(sequence, false, positions);
+      v = cache.ReadBack(sequence, true, positions);
       for (int64_t row = 0; row < c.rows; ++row) {
         for (int64_t head = 0; head < c.shape.heads; ++head) {
           const int64_t at = (row * c.shape.heads + head) * c.shape.head_dim;
@@ -135,9 +164,10 @@ TEST_P(AttentionTest, MatchesDenseSoftmaxWithinTheDerivedBound) {
           const Expected expected = Naive(c.shape, k, v, q.data() + at, head, seen);
           const double chunks = static_cast<double>(seen / kAttentionChunk + 1);
           const double relative =
+              (RoundsQueries(format) ? kUnitBf16 * (2 * expected.largest_dot + 1) : 0.0) +
               kUnitF32 *
-              ((2.0 * static_cast<double>(c.shape.head_dim + 2) + 6) * expected.largest_dot +
-               2 * (static_cast<double>(seen) + 4 * chunks + 8));
+                  ((2.0 * static_cast<double>(c.shape.head_dim + 2) + 6) * expected.largest_dot +
+                   2 * (static_cast<double>(seen) + 4 * chunks + 8));
           for (int64_t d = 0; d < c.shape.head_dim; ++d) {
             const auto i = static_cast<size_t>(d);
             ASSERT_LE(std::fabs(out[static_cast<size_t>(at + d)] - expected.out[i]),
@@ -157,7 +187,7 @@ TEST_P(AttentionTest, BitsDependOnTheRowAlone) {
   const int64_t width = shape.kv_heads * shape.head_dim, row = shape.heads * shape.head_dim;
   const std::vector<float> k = RandomFloats(length * width, 1), v = RandomFloats(length * width, 2);
   const std::vector<float> q = RandomFloats(length * row, 3);
-  for (const KvFormat format : {KvFormat::kF32, KvFormat::kBf16}) {
+  for (const KvFormat format : kGqaFormats) {
     std::vector<uint32_t> expected;
     for (const auto& [page_tokens, threads] :
          {std::pair{64, 1}, {1, 1}, {16, 2}, {1, 3}, {64, 4}}) {

@@ -26,14 +26,21 @@ int64_t PassRows(int64_t rows, int64_t positions) {
 
 void Ops::IndexerWrite(const IndexerShape& shape, const KvSlab& slab, std::span<const KvRun> runs,
                        const float* k) const {
-  const KvPart part{k, shape.dim, slab.offset_bytes};
-  WriteKvRows(table_, pool_, slab, runs, shape.dim, {&part, 1});
+  const KvRowLayout layout = IndexRowLayout(slab.format, slab.page_tokens, shape.dim);
+  const KvPart part{.from = k,
+                    .numbers = shape.dim,
+                    .offset_bytes = slab.offset_bytes,
+                    .row_bytes = layout.k_row,
+                    .scale = IsFp8(slab.format) ? KvScale::kKey : KvScale::kNone,
+                    .scales_offset_bytes = slab.offset_bytes + layout.scales_offset,
+                    .scales_row_bytes = layout.scales_row};
+  WriteKvRows(table_, pool_, slab, runs, {&part, 1}, {});
 }
 
 void Ops::IndexerSelect(const IndexerShape& shape, const KvSlab& slab, std::span<const KvRun> runs,
                         const float* q, const float* w, int32_t* positions,
                         RowSelection* selections) const {
-  KvNumberBytes(slab.format);  // checks it
+  const KvRowLayout layout = IndexRowLayout(slab.format, slab.page_tokens, shape.dim);
   const int64_t workspace_floats = AttentionWorkspaceFloats(shape.heads, shape.dim);
   float* workspaces = Grow(scratch_->workspaces, pool_.threads() * workspace_floats);
   for (const KvRun& run : runs) {
@@ -47,7 +54,9 @@ void Ops::IndexerSelect(const IndexerShape& shape, const KvSlab& slab, std::span
                              .pages = run.pages,
                              .page_tokens = slab.page_tokens,
                              .k_offset_bytes = slab.offset_bytes,
-                             .k_row = shape.dim,
+                             .k_row_bytes = layout.k_row,
+                             .scales_offset_bytes = slab.offset_bytes + layout.scales_offset,
+                             .scales_row_bytes = layout.scales_row,
                              .heads = shape.heads,
                              .key_dim = shape.dim,
                              .scale = shape.scale};

@@ -4,6 +4,7 @@
 
 #include "kernels/ops.h"
 #include "kernels/testing.h"
+#include "kernels/testing_kv.h"
 #include "kernels/top_k.h"
 
 namespace tern {
@@ -67,7 +68,8 @@ struct KeyPages {
   KeyPages(const IndexerShape& shape, KvFormat format, int64_t page_tokens, int64_t capacity)
       : slab{.format = format, .page_tokens = page_tokens, .offset_bytes = 64} {
     for (int64_t at = 0; at < capacity; at += page_tokens) {
-      storage.emplace_back(static_cast<size_t>(64 + page_tokens * shape.dim * 4), std::byte{0xFF});
+      storage.emplace_back(static_cast<size_t>(64 + page_tokens * (shape.dim * 4 + 4)),
+                           std::byte{0xFF});
     }
     for (auto& page : storage) bases.push_back(page.data());
   }
@@ -107,7 +109,7 @@ TEST_P(IndexerTest, SelectsTheLargestScoresWithinTheirErrorAscending) {
       {{.heads = 1, .dim = 1, .top_k = 1, .scale = 1.0f}, 0, 3},
   };
   for (const auto& [shape, history, rows] : cases) {
-    for (const KvFormat format : {KvFormat::kF32, KvFormat::kBf16}) {
+    for (const KvFormat format : testing::kAllKvFormats) {
       const int64_t positions = history + rows;
       KeyPages pages(shape, format, 16, positions);
       std::vector<float> k = RandomFloats(positions * shape.dim, ++seed);
@@ -115,8 +117,11 @@ TEST_P(IndexerTest, SelectsTheLargestScoresWithinTheirErrorAscending) {
       const std::vector<float> w = RandomFloats(rows * shape.heads, ++seed);
       const KvRun write{pages.bases.data(), 0, 0, positions};
       ops->IndexerWrite(shape, pages.slab, {&write, 1}, k.data());
-      if (format == KvFormat::kBf16) {
-        for (float& x : k) x = RoundToBf16(x);
+      for (int64_t i = 0; i < positions * shape.dim; ++i) {
+        const int64_t p = i / shape.dim;
+        const testing::SlabReader reader{pages.slab, pages.bases[static_cast<size_t>(p / 16)]};
+        k[static_cast<size_t>(i)] =
+            static_cast<float>(reader.IndexKey(shape.dim, p % 16, i % shape.dim));
       }
       std::vector<int32_t> selected(static_cast<size_t>(rows * shape.top_k), -1);
       std::vector<RowSelection> selections(static_cast<size_t>(rows), RowSelection{nullptr, 77});

@@ -1,54 +1,48 @@
-// Writing rows of numbers into a layer's slab, as all drivers of this folder do. Thread: the caller
-// owns the pages of the runs.
+// Writing rows of numbers into a layer's slab, as all drivers of this folder do: rounded to BF16
+// first, then to the slab's format. Thread: the caller owns the pages of the runs.
 #pragma once
 
-#include <cstring>
+#include <cstdint>
 #include <span>
 
-#include "base/check.h"
 #include "base/thread_pool.h"
 #include "kernels/isa_table.h"
-#include "kernels/kv_slab.h"
+#include "kernels/kv_layout.h"
 
 namespace tern {
 
-// Bytes of a number. REQUIRES: a format that attention reads.
-inline int64_t KvNumberBytes(KvFormat format) {
-  TERN_CHECK(format == KvFormat::kF32 || format == KvFormat::kBf16);
-  return format == KvFormat::kF32 ? 4 : 2;
-}
-
-// A part of each slab row: `numbers` numbers from `from` [batch rows, numbers] go to byte
-// `offset_bytes` of the page's first such row.
-struct KvPart {
-  const float* from;
-  int64_t numbers;
-  int64_t offset_bytes;
+// How the numbers of a part become FP8.
+enum class KvScale {
+  kLayer,  // divided by KvPart::divisor
+  kTile,   // divided by an e8m0 scale for each `tile` numbers, written to scales
+  kFloat,  // divided by a float32 scale for each `tile` numbers, max(amax / 448, 1e-4)
+  kKey,    // divided by one float32 scale, max(amax, 1e-4) / 448
+  kNone,   // stays BF16 (or float32)
 };
 
-// Writes all parts of all rows. row_numbers: from one position's row to the next.
-inline void WriteKvRows(const IsaTable& table, ThreadPool& pool, const KvSlab& slab,
-                        std::span<const KvRun> runs, int64_t row_numbers,
-                        std::span<const KvPart> parts) {
-  const int64_t row_bytes = row_numbers * KvNumberBytes(slab.format);
-  pool.ParallelFor(static_cast<int64_t>(runs.size()), [&](int64_t i, int) {
-    const KvRun& run = runs[static_cast<size_t>(i)];
-    for (int64_t row = 0; row < run.rows; ++row) {
-      const int64_t position = run.first_position + row;
-      std::byte* base =
-          run.pages[position / slab.page_tokens] + position % slab.page_tokens * row_bytes;
-      for (const KvPart& part : parts) {
-        if (part.numbers == 0) continue;  // latent attention without rope: no memory either
-        const float* from = part.from + (run.first_row + row) * part.numbers;
-        std::byte* to = base + part.offset_bytes;
-        if (slab.format == KvFormat::kF32) {
-          std::memcpy(to, from, static_cast<size_t>(part.numbers) * sizeof(float));
-        } else {
-          table.to_bf16(from, part.numbers, reinterpret_cast<uint16_t*>(to));
-        }
-      }
-    }
-  });
-}
+// A part of each slab row: `numbers` numbers from `from` [batch rows, numbers], written to byte
+// offset_bytes of the page's first row, row_bytes from one position to the next; its scales to
+// scales_offset_bytes, scales_row_bytes apart.
+struct KvPart {
+  const float* from = nullptr;
+  int64_t numbers = 0;
+  int64_t offset_bytes = 0, row_bytes = 0;
+  KvScale scale = KvScale::kNone;
+  float divisor = 1.0f;
+  int64_t tile = 0;
+  int64_t scales_offset_bytes = 0, scales_row_bytes = 0;
+};
+
+// Writes all parts of all rows. Scale bytes that no part writes (a row's padding) are zeroed:
+// [zero_offset_bytes, + zero_bytes) of the page's first row, zero_row_bytes apart.
+struct KvPadding {
+  int64_t offset_bytes = 0, bytes = 0, row_bytes = 0;
+};
+void WriteKvRows(const IsaTable& table, ThreadPool& pool, const KvSlab& slab,
+                 std::span<const KvRun> runs, std::span<const KvPart> parts, KvPadding padding);
+
+// The e8m0 byte of a tile whose largest magnitude is `largest` (BF16 bits without the sign):
+// 127 for zero, else 127 + clamp(ceil(log2(largest / 448)), -127, 127).
+uint8_t TileScale(uint16_t largest);
 
 }  // namespace tern

@@ -41,14 +41,15 @@ int64_t PanelsPerTask(const Product& product, int64_t all_panels, int threads) {
   return share >= 2 ? 2 : 1;
 }
 
-// The rows of one distinct input, rounded to BF16.
+// The rows of one distinct input, rounded to BF16 or to INT8.
 struct RoundedInput {
   const float* x;
   int64_t x_stride, k, rows;
-  int64_t first_row;            // of all inputs
-  int64_t offset, sums_offset;  // in the scratch
-  // The stride is no power of two: rows of a tile would share a cache set.
-  int64_t stride() const { return (k + 31) / 32 * 32 + 32; }
+  bool int8;
+  int64_t first_row;              // of all inputs
+  int64_t offset, groups_offset;  // in the scratch: of numbers, and of numbers per 32 columns
+  // No power of two: rows of a tile would share a cache set.
+  int64_t stride() const { return (k + 31) / 32 * 32 + (int8 ? 64 : 32); }
   int64_t groups() const { return (k + 31) / 32; }
 };
 
@@ -60,36 +61,64 @@ const T& ItemAt(const std::vector<T>& items, int64_t at, int64_t T::*first) {
            1);
 }
 
-// Points each product that takes BF16 activations at its input, rounded once however many share it.
-void RoundInputs(const IsaTable& table, ThreadPool& pool, std::vector<uint16_t>& x_bf16,
-                 std::vector<float>& x_sums, std::vector<Product>& products) {
+// The distinct inputs of products whose activations are rounded; input_of[product] is -1 where they
+// are not.
+std::vector<RoundedInput> DistinctInputs(const IsaTable& table, Activations activations,
+                                         const std::vector<Product>& products,
+                                         std::vector<int64_t>& input_of) {
   std::vector<RoundedInput> inputs;
-  std::vector<int64_t> input_of(products.size(), -1);
-  std::map<std::tuple<const float*, int64_t, int64_t, int64_t>, int64_t> known;
-  int64_t rows = 0, numbers = 0, sums = 0;
+  std::map<std::tuple<const float*, int64_t, int64_t, int64_t, bool>, int64_t> known;
+  RoundedInput next{};
   for (size_t i = 0; i < products.size(); ++i) {
-    const Product& product = products[i];
-    const MatMulArgs& args = product.args;
-    if (args.format == kPackF32) continue;
-    const auto [at, is_new] = known.try_emplace({args.x, args.x_stride, args.k, product.rows},
+    const MatMulArgs& args = products[i].args;
+    const int64_t rows = products[i].rows;
+    const bool int8 = activations == Activations::kInt8 && Is4Bit(args.format);
+    if (!int8 && (!table.bf16_activations || args.format == kPackF32)) continue;
+    const auto [at, is_new] = known.try_emplace({args.x, args.x_stride, args.k, rows, int8},
                                                 static_cast<int64_t>(inputs.size()));
     input_of[i] = at->second;
     if (!is_new) continue;
-    inputs.push_back({args.x, args.x_stride, args.k, product.rows, rows, numbers, sums});
-    rows += product.rows;
-    numbers += product.rows * inputs.back().stride();
-    sums += product.rows * inputs.back().groups();
+    next = {args.x, args.x_stride,  args.k,      rows,
+            int8,   next.first_row, next.offset, next.groups_offset};
+    inputs.push_back(next);
+    next.first_row += rows;
+    next.offset += rows * next.stride();
+    next.groups_offset += rows * next.groups();
   }
+  return inputs;
+}
+
+// Points each product that takes rounded activations at its input, rounded once however many share
+// it.
+void RoundInputs(const IsaTable& table, ThreadPool& pool, Activations activations,
+                 ActivationScratch& scratch, std::vector<Product>& products) {
+  std::vector<int64_t> input_of(products.size(), -1);
+  const std::vector<RoundedInput> inputs = DistinctInputs(table, activations, products, input_of);
   if (inputs.empty()) return;
-  uint16_t* rounded = Grow(x_bf16, numbers);
-  float* group_sums = Grow(x_sums, sums);
+  const RoundedInput& last = inputs.back();
+  const int64_t rows = last.first_row + last.rows;
+  const int64_t numbers = last.offset + last.rows * last.stride();
+  const int64_t groups = last.groups_offset + last.rows * last.groups();
+  uint16_t* bf16 = Grow(scratch.bf16, numbers);  // INT8 rows use half of their place
+  float* sums = Grow(scratch.sums, groups);
+  float* scales = Grow(scratch.scales, groups);
+  int32_t* offsets = Grow(scratch.offsets, groups);
+  const auto int8_at = [&](const RoundedInput& input) {
+    return reinterpret_cast<int8_t*>(bf16 + input.offset);
+  };
   const auto round_rows = [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const RoundedInput& input = ItemAt(inputs, i, &RoundedInput::first_row);
       const int64_t row = i - input.first_row;
-      table.round_row(input.x + row * input.x_stride, input.k, (input.k + 3) / 4 * 4,
-                      rounded + input.offset + row * input.stride(),
-                      group_sums + input.sums_offset + row * input.groups());
+      const float* x = input.x + row * input.x_stride;
+      const int64_t group = input.groups_offset + row * input.groups();
+      if (input.int8) {
+        table.quantize_row(x, input.k, int8_at(input) + row * input.stride(), scales + group,
+                           sums + group, offsets + group);
+      } else {
+        table.round_row(x, input.k, (input.k + 3) / 4 * 4,
+                        bf16 + input.offset + row * input.stride(), sums + group);
+      }
     }
   };
   if (numbers < kProductsPerTask) {
@@ -103,9 +132,17 @@ void RoundInputs(const IsaTable& table, ThreadPool& pool, std::vector<uint16_t>&
   for (size_t i = 0; i < products.size(); ++i) {
     if (input_of[i] < 0) continue;
     const RoundedInput& input = inputs[static_cast<size_t>(input_of[i])];
-    products[i].args.x_bf16 = rounded + input.offset;
-    products[i].args.x_bf16_stride = input.stride();
-    products[i].args.x_sums = group_sums + input.sums_offset;
+    MatMulArgs& args = products[i].args;
+    if (input.int8) {
+      args.x_int8 = int8_at(input);
+      args.x_int8_stride = input.stride();
+      args.x_scales = scales + input.groups_offset;
+      args.x_offsets = offsets + input.groups_offset;
+    } else {
+      args.x_bf16 = bf16 + input.offset;
+      args.x_bf16_stride = input.stride();
+    }
+    args.x_sums = sums + input.groups_offset;
   }
 }
 
@@ -157,9 +194,7 @@ void Ops::Multiply(const float* x, int64_t rows, std::span<const MatMulTarget> t
     args.out_stride = args.n;
     products.push_back({.args = args, .rows = rows});
   }
-  if (table_.bf16_activations) {
-    RoundInputs(table_, pool_, scratch_->x_bf16, scratch_->x_sums, products);
-  }
+  RoundInputs(table_, pool_, activations_, scratch_->activations, products);
   Run(table_, pool_, products);
 }
 
@@ -179,9 +214,7 @@ void Ops::MatMul(std::span<const MatMulGroup> groups) const {
     products.push_back({.args = args, .rows = group.rows});
   }
   if (products.empty()) return;
-  if (table_.bf16_activations) {
-    RoundInputs(table_, pool_, scratch_->x_bf16, scratch_->x_sums, products);
-  }
+  RoundInputs(table_, pool_, activations_, scratch_->activations, products);
   Run(table_, pool_, products);
 }
 

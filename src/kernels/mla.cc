@@ -8,7 +8,6 @@
 #include "kernels/cpu/layout.h"
 #include "kernels/kv_rows.h"
 #include "kernels/scratch.h"
-#include "tensor/number.h"
 
 namespace tern {
 namespace {
@@ -21,17 +20,25 @@ constexpr int64_t kRowsPerTask = 64;
 // Softmax states of the rows that share one pass over the expanded positions: at most 64 MiB.
 constexpr int64_t kMaxStateFloats = int64_t{1} << 24;
 
-// Numbers [begin, begin + count) of a slab row as float32.
-void ReadRow(KvFormat format, const std::byte* row, int64_t begin, int64_t count, float* out) {
-  if (format == KvFormat::kF32) {
-    std::memcpy(out, row + begin * 4, static_cast<size_t>(count) * sizeof(float));
-    return;
-  }
-  for (int64_t i = 0; i < count; ++i) {
-    uint16_t bits = 0;
-    std::memcpy(&bits, row + (begin + i) * 2, sizeof(bits));
-    out[i] = FloatFromBf16(bits);
-  }
+// How kernels find the latent rows of a slab.
+AttentionArgs LatentArgs(const MlaShape& shape, const KvSlab& slab) {
+  const KvRowLayout layout = MlaRowLayout(slab.format, slab.page_tokens, shape.latent, shape.rope);
+  const bool scaled = slab.format == KvFormat::kFp8E4m3;
+  return {.format = slab.format,
+          .page_tokens = slab.page_tokens,
+          .k_offset_bytes = slab.offset_bytes,
+          .v_offset_bytes = slab.offset_bytes,
+          .k_row_bytes = layout.k_row,
+          .v_row_bytes = layout.v_row,
+          .scales_offset_bytes = slab.offset_bytes + layout.scales_offset,
+          .scales_row_bytes = layout.scales_row,
+          .latent = shape.latent,
+          .heads = shape.heads,
+          .key_dim = shape.latent + shape.rope,
+          .value_dim = shape.latent,
+          .scale = scaled ? shape.scale * slab.k_scale : shape.scale,
+          .value_scale = scaled ? slab.k_scale : 1.0f,
+          .bf16_products = true};
 }
 
 // Rows [first, first + rows) of one run, all heads, over all their positions.
@@ -74,7 +81,8 @@ class Expanded {
       : table_(table),
         pool_(pool),
         shape_(shape),
-        format_(table.bf16_activations ? rows : KvFormat::kF32) {
+        format_(table.bf16_activations && rows != KvFormat::kF32 ? KvFormat::kBf16
+                                                                 : KvFormat::kF32) {
     worker_floats_ = WorkerFloats(shape);
     const int64_t latents = kAttentionChunk * shape.latent, ropes = kAttentionChunk * shape.rope;
     const int64_t expanded = kAttentionChunk * shape.heads * (shape.nope + shape.value);
@@ -91,15 +99,20 @@ class Expanded {
 
   // Latent and rope parts of `count` positions from `begin` on.
   void Read(const KvSlab& slab, const KvRun& run, int64_t begin, int64_t count) {
-    const int64_t row_bytes = (shape_.latent + shape_.rope) * KvNumberBytes(slab.format);
-    pool_.ParallelFor((count + 31) / 32, [&](int64_t task, int) {
-      for (int64_t i = task * 32; i < std::min(count, (task + 1) * 32); ++i) {
-        const int64_t position = begin + i;
-        const std::byte* row = run.pages[position / slab.page_tokens] + slab.offset_bytes +
-                               position % slab.page_tokens * row_bytes;
-        ReadRow(slab.format, row, 0, shape_.latent, latents_ + i * shape_.latent);
-        ReadRow(slab.format, row, shape_.latent, shape_.rope, ropes_ + i * shape_.rope);
-      }
+    AttentionArgs args = LatentArgs(shape_, slab);
+    args.pages = run.pages;
+    constexpr int64_t kRows = 32;
+    pool_.ParallelFor((count + kRows - 1) / kRows, [&](int64_t task, int) {
+      const int64_t first = task * kRows, rows = std::min(kRows, count - first);
+      const auto read = [&](int64_t from, int64_t numbers, float* out) {
+        if (numbers == 0) return;
+        out += first * numbers;
+        table_.expand_rows(args, begin + first, rows, from, numbers, out);
+        if (args.value_scale == 1.0f) return;
+        for (int64_t i = 0; i < rows * numbers; ++i) out[i] *= args.value_scale;
+      };
+      read(0, shape_.latent, latents_);
+      read(shape_.latent, shape_.rope, ropes_);
     });
   }
 
@@ -141,8 +154,8 @@ class Expanded {
             .page_tokens = kAttentionChunk,
             .k_offset_bytes = 0,
             .v_offset_bytes = kAttentionChunk * key_dim() * KvNumberBytes(format_),
-            .k_row = key_dim(),
-            .v_row = shape_.value,
+            .k_row_bytes = key_dim() * KvNumberBytes(format_),
+            .v_row_bytes = shape_.value * KvNumberBytes(format_),
             .heads = shape_.heads,
             .key_dim = key_dim(),
             .value_dim = shape_.value,
@@ -202,27 +215,51 @@ class Expanded {
 
 void Ops::MlaWrite(const MlaShape& shape, const KvSlab& slab, std::span<const KvRun> runs,
                    const float* latent, const float* rope) const {
-  const KvPart parts[] = {
-      {latent, shape.latent, slab.offset_bytes},
-      {rope, shape.rope, slab.offset_bytes + shape.latent * KvNumberBytes(slab.format)}};
-  WriteKvRows(table_, pool_, slab, runs, shape.latent + shape.rope, parts);
+  const KvRowLayout layout = MlaRowLayout(slab.format, slab.page_tokens, shape.latent, shape.rope);
+  const int64_t tiles = KvTiles(shape.latent);
+  KvPart latents{.from = latent,
+                 .numbers = shape.latent,
+                 .offset_bytes = slab.offset_bytes,
+                 .row_bytes = layout.k_row,
+                 .divisor = slab.k_scale,
+                 .tile = kKvTile,
+                 .scales_offset_bytes = slab.offset_bytes + layout.scales_offset,
+                 .scales_row_bytes = layout.scales_row};
+  KvPart ropes = latents;
+  ropes.from = rope;
+  ropes.numbers = shape.rope;
+  ropes.offset_bytes += shape.latent * KvNumberBytes(slab.format);
+  KvPadding padding;
+  switch (slab.format) {
+    case KvFormat::kF32:
+    case KvFormat::kBf16:
+      break;
+    case KvFormat::kFp8E4m3:
+      latents.scale = ropes.scale = KvScale::kLayer;
+      break;
+    case KvFormat::kFp8Tiled:
+      latents.scale = ropes.scale = KvScale::kTile;
+      ropes.tile = shape.rope;
+      ropes.scales_offset_bytes += tiles;
+      padding = {.offset_bytes = latents.scales_offset_bytes + tiles,
+                 .bytes = layout.scales_row - tiles,
+                 .row_bytes = layout.scales_row};
+      break;
+    case KvFormat::kFp8DsMla:
+      latents.scale = KvScale::kFloat;
+      latents.scales_offset_bytes = slab.offset_bytes + shape.latent;
+      latents.scales_row_bytes = layout.k_row;
+      ropes.offset_bytes += 4 * tiles;
+      break;
+  }
+  const KvPart parts[] = {latents, ropes};
+  WriteKvRows(table_, pool_, slab, runs, parts, padding);
 }
 
 void Ops::MlaDecodeAttention(const MlaShape& shape, const KvSlab& slab, std::span<const KvRun> runs,
                              const float* q, std::span<const RowSelection> selections,
                              float* out) const {
-  const int64_t row = shape.latent + shape.rope;
-  const AttentionCall call{.args = {.format = slab.format,
-                                    .page_tokens = slab.page_tokens,
-                                    .k_offset_bytes = slab.offset_bytes,
-                                    .v_offset_bytes = slab.offset_bytes,
-                                    .k_row = row,
-                                    .v_row = row,
-                                    .heads = shape.heads,
-                                    .key_dim = row,
-                                    .value_dim = shape.latent,
-                                    .scale = shape.scale,
-                                    .bf16_products = true},
+  const AttentionCall call{.args = LatentArgs(shape, slab),
                            .kv_heads = 1,
                            .group = std::min(shape.heads, kHeadsPerTask),
                            .runs = runs,

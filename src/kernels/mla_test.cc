@@ -3,11 +3,13 @@
 #include "kernels/isa_table.h"
 #include "kernels/ops.h"
 #include "kernels/testing.h"
+#include "kernels/testing_kv.h"
 
 namespace tern {
 namespace {
 
 using testing::BitsOf;
+using testing::kAllKvFormats;
 using testing::kUnitF32;
 using testing::RandomFloats;
 
@@ -16,9 +18,11 @@ constexpr double kUnitBf16 = 0x1p-8;
 // One sequence in paged storage; rows not yet written hold NaN.
 struct Pages {
   Pages(const MlaShape& shape, KvFormat format, int64_t page_tokens, int64_t capacity)
-      : slab{.format = format, .page_tokens = page_tokens, .offset_bytes = 128} {
+      : slab{.format = format, .page_tokens = page_tokens, .offset_bytes = 128, .k_scale = 0.04f} {
     const int64_t number = format == KvFormat::kF32 ? 4 : 2;
-    const int64_t bytes = slab.offset_bytes + page_tokens * (shape.latent + shape.rope) * number;
+    const int64_t scales = format == KvFormat::kFp8Tiled || format == KvFormat::kFp8DsMla ? 16 : 0;
+    const int64_t bytes =
+        slab.offset_bytes + page_tokens * ((shape.latent + shape.rope) * number + scales);
     for (int64_t at = 0; at < capacity; at += page_tokens) {
       storage.emplace_back(static_cast<size_t>(bytes), std::byte{0xFF});
     }
@@ -49,9 +53,21 @@ struct Layer {
   const float* Query(int64_t row, int64_t head) const {
     return q.data() + (row * shape.heads + head) * (shape.nope + shape.rope);
   }
-  void RoundRows() {
-    for (float& x : latent) x = RoundToBf16(x);
-    for (float& x : rope) x = RoundToBf16(x);
+  // Takes the rows that the pages hold.
+  void ReadBack(const Pages& pages) {
+    const int64_t tokens = pages.slab.page_tokens;
+    for (int64_t p = 0; p * shape.latent < static_cast<int64_t>(latent.size()); ++p) {
+      const testing::SlabReader reader{pages.slab, pages.bases[static_cast<size_t>(p / tokens)]};
+      const auto read = [&](int64_t i) {
+        return static_cast<float>(reader.Mla(shape.latent, shape.rope, p % tokens, i));
+      };
+      for (int64_t i = 0; i < shape.latent; ++i) {
+        latent[static_cast<size_t>(p * shape.latent + i)] = read(i);
+      }
+      for (int64_t i = 0; i < shape.rope; ++i) {
+        rope[static_cast<size_t>(p * shape.rope + i)] = read(shape.latent + i);
+      }
+    }
   }
 
   MlaShape shape;
@@ -130,7 +146,13 @@ const MlaShape kShapes[] = {
     {.heads = 6, .latent = 96, .rope = 16, .nope = 24, .value = 20, .scale = 0.16f},
     {.heads = 4, .latent = 32, .rope = 8, .nope = 16, .value = 16, .scale = 0.2f},
     {.heads = 37, .latent = 20, .rope = 6, .nope = 9, .value = 33, .scale = 0.26f},
+    {.heads = 3, .latent = 160, .rope = 24, .nope = 8, .value = 8, .scale = 0.15f},
 };
+
+// Scales of 128 latents are read for 32 numbers at a time.
+bool Takes(const MlaShape& shape, KvFormat format) {
+  return shape.latent % 32 == 0 || (format != KvFormat::kFp8Tiled && format != KvFormat::kFp8DsMla);
+}
 
 class MlaTest : public ::testing::TestWithParam<std::string> {
  protected:
@@ -140,7 +162,7 @@ class MlaTest : public ::testing::TestWithParam<std::string> {
   bool slow() const { return GetParam() == "ref"; }
   // Whether the level rounds queries and softmax weights to BF16 where rows are.
   bool RoundsQueries(KvFormat format) const {
-    return GetParam() == "avx512" && format == KvFormat::kBf16;
+    return GetParam() == "avx512" && format != KvFormat::kF32;
   }
 
   // Writes positions [0, positions) of the layer.
@@ -182,11 +204,12 @@ TEST_P(MlaTest, BothFormsMatchTheExpandedFormInDouble) {
   uint32_t seed = 1;
   for (const MlaShape& shape : kShapes) {
     for (const auto& [history, rows] : {std::pair<int64_t, int64_t>{0, 1}, {0, 9}, {253, 5}}) {
-      for (const KvFormat format : {KvFormat::kF32, KvFormat::kBf16}) {
+      for (const KvFormat format : kAllKvFormats) {
+        if (!Takes(shape, format)) continue;
         Layer layer(shape, history + rows, seed += 10);
         Pages pages(shape, format, 16, history + rows);
         Write(*ops, layer, pages, history + rows);
-        if (format == KvFormat::kBf16) layer.RoundRows();
+        layer.ReadBack(pages);
         const KvRun run{pages.bases.data(), history, 0, rows};
         const auto kv_b = ops->Pack(layer.kv_b_view(), Precision::kReference);
         ASSERT_TRUE(kv_b.ok());
@@ -227,12 +250,13 @@ TEST_P(MlaTest, AbsorbedFormMatchesDenseSoftmaxTightly) {
   uint32_t seed = 500;
   for (MlaShape shape : kShapes) {
     for (const auto& [history, rows] : {std::pair<int64_t, int64_t>{0, 11}, {249, 12}, {530, 1}}) {
-      for (const KvFormat format : {KvFormat::kF32, KvFormat::kBf16}) {
+      for (const KvFormat format : kAllKvFormats) {
+        if (!Takes(shape, format)) continue;
         const int64_t width = shape.latent + shape.rope, positions = history + rows;
         Layer layer(shape, positions, seed += 10);
         Pages pages(shape, format, 16, positions);
         Write(*ops, layer, pages, positions);
-        if (format == KvFormat::kBf16) layer.RoundRows();
+        layer.ReadBack(pages);
         std::vector<float> q = RandomFloats(rows * shape.heads * width, ++seed);
         const KvRun run{pages.bases.data(), history, 0, rows};
         std::vector<float> out(static_cast<size_t>(rows * shape.heads * shape.latent), NAN);
@@ -263,7 +287,10 @@ TEST_P(MlaTest, AbsorbedFormMatchesDenseSoftmaxTightly) {
           const double bound =
               kUnitF32 * ((2.0 * static_cast<double>(width + 2) + 6) * largest_terms +
                           2.0 * static_cast<double>(seen) + 40) +
-              (RoundsQueries(format) ? kUnitBf16 : 0.0);
+              (RoundsQueries(format) ? kUnitBf16 : 0.0) +
+              (RoundsQueries(format) && format == KvFormat::kFp8DsMla
+                   ? kUnitBf16 * (largest_terms + 1)  // keys and values are rounded too
+                   : 0.0);
           for (int64_t d = 0; d < shape.latent; ++d) {
             double value = 0, magnitude = 0;
             for (int64_t p = 0; p < seen; ++p) {
@@ -316,7 +343,7 @@ TEST_P(MlaTest, SelectedRowsAttendTheirPositionsOnly) {
   Layer layer(shape, history + rows, 99);
   Pages pages(shape, KvFormat::kBf16, 16, history + rows);
   Write(*ops, layer, pages, history + rows);
-  layer.RoundRows();
+  layer.ReadBack(pages);
   // Rows 0 and 3 are dense; row 1 attends 300 positions, in two chunks; row 2 a single one.
   std::vector<std::vector<int32_t>> seen = {UpTo(history + 1), {}, {650}, UpTo(history + 4)};
   for (int32_t i = 0; i < 300; ++i) seen[1].push_back(2 * i + i % 2);
@@ -371,7 +398,8 @@ TEST_P(MlaTest, BitsDependOnTheRowAlone) {
     const int64_t length = slow() ? 264 : 540, tail = 20;
     const Layer layer(shape, length, 7);
     const std::vector<float> absorbed = AbsorbedQueries(layer, 0, length);
-    for (const KvFormat format : {KvFormat::kF32, KvFormat::kBf16}) {
+    for (const KvFormat format : kAllKvFormats) {
+      if (!Takes(shape, format)) continue;
       std::vector<uint32_t> prefill_bits, decode_bits;
       for (const auto& [page_tokens, threads] : {std::pair{64, 1}, {1, 2}, {16, 3}, {64, 4}}) {
         if (slow() && threads > 2) continue;

@@ -68,6 +68,26 @@ void Ops::Rope(float* x, int64_t rows, int64_t heads, int64_t head_dim, int64_t 
             });
 }
 
+void Ops::Hadamard(float* x, int64_t rows, int64_t dim) const {
+  const int64_t piece = dim & -dim;
+  const auto scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(piece)));
+  ForRanges(pool_, rows * (dim / piece), kElementsPerChunk / piece / 4,
+            [&](int64_t begin, int64_t end) {
+              for (float* p = x + begin * piece; p < x + end * piece; p += piece) {
+                for (int64_t half = 1; half < piece; half *= 2) {
+                  for (int64_t i = 0; i < piece; i += 2 * half) {
+                    for (int64_t j = i; j < i + half; ++j) {
+                      const float a = p[j], b = p[j + half];
+                      p[j] = a + b;
+                      p[j + half] = a - b;
+                    }
+                  }
+                }
+                for (int64_t i = 0; i < piece; ++i) p[i] *= scale;
+              }
+            });
+}
+
 void Ops::SiluMul(const float* gate, const float* up, int64_t n, float* out) const {
   ForRanges(pool_, n, kElementsPerChunk / 2, [&](int64_t begin, int64_t end) {
     table_.silu_mul(gate + begin, up + begin, end - begin, out + begin);

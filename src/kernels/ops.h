@@ -30,6 +30,11 @@ struct IsaTable;
 // to BF16 where the level has BF16 products (float32 sums).
 enum class Precision { kReference, kProduction };
 
+// What production precision multiplies 4-bit weights by. kFloat: what the level rounds other
+// activations to, if it does. kInt8: integers with a scale for each 32 columns, max |x| / 127:
+// about twice as fast where arithmetic is the bound, for an error that docs/accuracy.md measures.
+enum class Activations { kFloat, kInt8 };
+
 // A weight matrix [rows = out features, columns = in features], laid out for one level's kernels
 // (layouts: kernels/cpu/layout.h). Made only by Ops::Pack; opaque to everybody else.
 class PackedMatrix {
@@ -106,6 +111,9 @@ class Ops {
   ~Ops();
 
   const char* isa() const;
+  // Which activations products of weights packed for production take from now on.
+  void set_activations(Activations activations) { activations_ = activations; }
+  Activations activations() const { return activations_; }
   ThreadPool& pool() const { return pool_; }
 
   // Packs a [rows, columns] tensor of any float or GGUF block type. columns must be a multiple of
@@ -180,6 +188,11 @@ class Ops {
   // Bytes that it keeps after runs of up to `rows` rows: for memory plans.
   uint64_t MlaPrefillBytes(const MlaShape& shape, int64_t rows) const;
 
+  // In place on x [rows, dim]: the orthonormal Hadamard transform (Sylvester's order) of each
+  // successive piece as long as the largest power of two that divides dim. FP8 indexer keys and
+  // their queries are rotated so: dot products stay, outliers spread over the piece.
+  void Hadamard(float* x, int64_t rows, int64_t dim) const;
+
   // k: [rows, dim]. Writes indexer keys as GqaWrite does, into the layer's index slab
   // (PageFormat::index_slab).
   void IndexerWrite(const IndexerShape& shape, const KvSlab& slab, std::span<const KvRun> runs,
@@ -205,6 +218,7 @@ class Ops {
 
   const IsaTable& table_;
   ThreadPool& pool_;
+  Activations activations_ = Activations::kFloat;
   MatMulObserver* observer_ = nullptr;
   struct Scratch;
   std::unique_ptr<Scratch> scratch_;

@@ -17,10 +17,16 @@ T* Grow(std::vector<T>& memory, int64_t count) {
   return memory.data();
 }
 
+// Activations of a MatMul, rounded once for all targets: BF16, or INT8 in half of the place, and
+// what MatMulArgs says of each 32 columns.
+struct ActivationScratch {
+  std::vector<uint16_t> bf16;
+  std::vector<float> sums, scales;
+  std::vector<int32_t> offsets;
+};
+
 struct Ops::Scratch {
-  // Activations of a MatMul, rounded to BF16 once for all targets, and their group sums.
-  std::vector<uint16_t> x_bf16;
-  std::vector<float> x_sums;
+  ActivationScratch activations;
   // Attention: per worker, a kernel's workspace and one block's states. The expanded form: all of
   // its memory (mla.cc).
   std::vector<float> workspaces;

@@ -2,7 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <bit>
+#include <cmath>
+
+#include "kernels/kv_layout.h"
 
 namespace tern {
 namespace {
@@ -35,8 +39,10 @@ class CheckedSize {
   bool ok_;
 };
 
-// Numbers of one token's row in one layer: keys and values, or latent and rope.
-Result<int64_t> RowNumbers(const KvLayerSpec& spec, int64_t layer) {
+// A row is far smaller; so no product of a row's bytes and a page's tokens overflows.
+constexpr int64_t kMaxRowNumbers = int64_t{1} << 40;
+
+Status CheckSizes(const KvLayerSpec& spec, int64_t layer) {
   const bool gqa = spec.kind == KvLayerSpec::Kind::kGqa;
   if (spec.index_dim < 0) {
     return InvalidArgument(fmt::format("KV layer {}: index_dim is negative", layer));
@@ -44,10 +50,31 @@ Result<int64_t> RowNumbers(const KvLayerSpec& spec, int64_t layer) {
   if (gqa ? spec.kv_heads < 1 || spec.head_dim < 1 : spec.latent < 1 || spec.rope < 0) {
     return InvalidArgument(fmt::format("KV layer {}: sizes must be positive", layer));
   }
-  const CheckedSize numbers = gqa ? CheckedSize(spec.kv_heads).Times(spec.head_dim).Times(2)
+  const CheckedSize numbers = gqa ? CheckedSize(spec.kv_heads).Times(spec.head_dim)
                                   : CheckedSize(spec.latent).Plus(spec.rope);
-  if (!numbers.ok()) return InvalidArgument(fmt::format("KV layer {}: row size overflows", layer));
-  return numbers.value();
+  if (!numbers.ok() || numbers.value() > kMaxRowNumbers || spec.index_dim > kMaxRowNumbers) {
+    return InvalidArgument(fmt::format("KV layer {}: row size overflows", layer));
+  }
+  for (const float scale : {spec.k_scale, spec.v_scale}) {
+    if (std::isfinite(scale) && scale > 0) continue;
+    return InvalidArgument(
+        fmt::format("KV layer {}: a scale of {} is not positive and finite", layer, scale));
+  }
+  return OkStatus();
+}
+
+Status CheckFormat(const KvLayerSpec& spec, KvFormat format, int64_t layer) {
+  const bool gqa = spec.kind == KvLayerSpec::Kind::kGqa;
+  if (format == KvFormat::kFp8DsMla && gqa) {
+    return InvalidArgument("KV format fp8_ds_mla holds latent attention only, not grouped-query");
+  }
+  const bool tiles = format == KvFormat::kFp8Tiled || format == KvFormat::kFp8DsMla;
+  if (tiles && !gqa && spec.latent % 32 != 0) {
+    return InvalidArgument(
+        fmt::format("KV layer {}: format {} needs a latent that is a multiple of 32, not {}", layer,
+                    KvFormatName(format), spec.latent));
+  }
+  return OkStatus();
 }
 
 }  // namespace
@@ -68,46 +95,61 @@ const char* KvFormatName(KvFormat format) {
   return "unknown";
 }
 
+Result<KvFormat> KvFormatNamed(std::string_view name) {
+  if (name == "bfloat16") return KvFormat::kBf16;
+  std::string names;
+  for (const KvFormat format : {KvFormat::kF32, KvFormat::kBf16, KvFormat::kFp8E4m3,
+                                KvFormat::kFp8Tiled, KvFormat::kFp8DsMla}) {
+    if (name == KvFormatName(format)) return format;
+    names += fmt::format("{}{}", names.empty() ? "" : ", ", KvFormatName(format));
+  }
+  return InvalidArgument(fmt::format("KV format '{}' is unknown (known: {})", name, names));
+}
+
 Result<PageFormat> PageFormat::Make(std::span<const KvLayerSpec> layers, KvFormat format,
-                                    int64_t page_tokens) {
+                                    int64_t page_tokens, std::span<const int64_t> bf16_layers) {
   if (page_tokens < 1 || page_tokens > kMaxPageTokens ||
       !std::has_single_bit(static_cast<uint64_t>(page_tokens))) {
     return InvalidArgument(
         fmt::format("page size {} is not a power of two in [1, {}]", page_tokens, kMaxPageTokens));
   }
   if (layers.empty()) return InvalidArgument("a KV page needs at least one layer");
-  for (const KvLayerSpec& spec : layers) {
-    if (format == KvFormat::kFp8DsMla && spec.kind != KvLayerSpec::Kind::kMla) {
-      return InvalidArgument("KV format fp8_ds_mla holds latent attention only, not grouped-query");
-    }
+  for (const int64_t layer : bf16_layers) {
+    if (layer >= 0 && layer < static_cast<int64_t>(layers.size())) continue;
+    return InvalidArgument(
+        fmt::format("KV layer {} does not exist: the model has {}", layer, layers.size()));
   }
-  if (format != KvFormat::kF32 && format != KvFormat::kBf16) {
-    return Unimplemented(fmt::format("KV format {} is not built yet", KvFormatName(format)));
-  }
-  const int64_t number_bytes = format == KvFormat::kF32 ? 4 : 2;
 
   PageFormat result;
   result.format_ = format;
   result.page_tokens_ = page_tokens;
   CheckedSize page(sizeof(PageHeader));
   CheckedSize token(0);
-  bool fits = true;
   for (const KvLayerSpec& spec : layers) {
-    TERN_ASSIGN_OR_RETURN(const int64_t numbers, RowNumbers(spec, result.layers()));
-    // A slab of [page_tokens] rows of `row_numbers` at the page's end so far.
-    const auto append = [&](int64_t row_numbers) {
-      const KvSlab slab{.format = format, .page_tokens = page_tokens, .offset_bytes = page.value()};
-      const CheckedSize row = CheckedSize(row_numbers).Times(number_bytes);
-      const CheckedSize bytes = CheckedSize(row).Times(page_tokens).AlignUp();
-      if (row.ok()) token.Plus(row.value());
-      if (bytes.ok()) page.Plus(bytes.value());
-      fits = fits && row.ok() && bytes.ok() && token.ok() && page.ok();
+    const int64_t layer = result.layers();
+    TERN_RETURN_IF_ERROR(CheckSizes(spec, layer));
+    const bool bf16 = std::find(bf16_layers.begin(), bf16_layers.end(), layer) != bf16_layers.end();
+    const KvFormat rows = bf16 && IsFp8(format) ? KvFormat::kBf16 : format;
+    TERN_RETURN_IF_ERROR(CheckFormat(spec, rows, layer));
+    // A slab at the page's end so far.
+    const auto append = [&](const KvRowLayout& layout) {
+      const KvSlab slab{.format = rows,
+                        .page_tokens = page_tokens,
+                        .offset_bytes = page.value(),
+                        .k_scale = spec.k_scale,
+                        .v_scale = spec.v_scale};
+      token.Plus(layout.token_bytes);
+      page.Plus(CheckedSize(layout.token_bytes).Times(page_tokens).AlignUp().value());
       return slab;
     };
-    result.slabs_.push_back(append(numbers));
-    result.index_slabs_.push_back(spec.index_dim > 0 ? append(spec.index_dim) : KvSlab{});
-    if (!fits) {
-      return InvalidArgument(fmt::format("KV layer {}: page size overflows", result.layers() - 1));
+    result.slabs_.push_back(
+        append(spec.kind == KvLayerSpec::Kind::kGqa
+                   ? GqaRowLayout(rows, page_tokens, spec.kv_heads, spec.head_dim)
+                   : MlaRowLayout(rows, page_tokens, spec.latent, spec.rope)));
+    result.index_slabs_.push_back(
+        spec.index_dim > 0 ? append(IndexRowLayout(rows, page_tokens, spec.index_dim)) : KvSlab{});
+    if (!page.ok() || !token.ok()) {
+      return InvalidArgument(fmt::format("KV layer {}: page size overflows", layer));
     }
   }
   result.page_bytes_ = page.value();

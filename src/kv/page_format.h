@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "base/result.h"
@@ -29,18 +30,24 @@ struct KvLayerSpec {
   int64_t kv_heads = 0, head_dim = 0;  // kGqa: [P][K heads x dim], then [P][V heads x dim]
   int64_t latent = 0, rope = 0;        // kMla: [P][latent + rope]
   int64_t index_dim = 0;               // DSA indexer key, a slab of its own; 0: none
+  // kFp8E4m3: what keys (latent rows) and values are divided by; from the checkpoint, else 1.
+  float k_scale = 1.0f, v_scale = 1.0f;
 };
 
 // The name in --kv-cache-dtype: "bf16".
 const char* KvFormatName(KvFormat format);
+// Also "bfloat16". Errors: kInvalidArgument, listing the names.
+Result<KvFormat> KvFormatNamed(std::string_view name);
 
 class PageFormat {
  public:
-  // Errors: kUnimplemented (fp8 formats, until they are built); kInvalidArgument
-  // (page_tokens not a power of two in [1, 1024], no layers, sizes that overflow, a row format that
-  // the layer kind can't have).
+  // `bf16_layers`: layers whose slab and index slab stay BF16 whatever `format` is.
+  // Errors: kInvalidArgument (page_tokens not a power of two in [1, 1024], no layers, sizes that
+  // overflow, a row format that the layer kind can't have: fp8_ds_mla is for latent rows, it and
+  // fp8_tiled need a latent that is a multiple of 32; a scale that is not positive and finite;
+  // a layer that does not exist).
   static Result<PageFormat> Make(std::span<const KvLayerSpec> layers, KvFormat format,
-                                 int64_t page_tokens);
+                                 int64_t page_tokens, std::span<const int64_t> bf16_layers = {});
 
   KvFormat format() const { return format_; }
   int64_t page_tokens() const { return page_tokens_; }

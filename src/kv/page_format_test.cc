@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <limits>
 
 namespace tern {
@@ -125,16 +126,63 @@ TEST(PageFormat, RefusesBadLayersNamingThem) {
   }
 }
 
-TEST(PageFormat, Fp8SaysNotBuiltYetAndDsMlaNeverTakesGroupedQuery) {
-  const std::vector<KvLayerSpec> mla = {Mla(512, 64)};
-  const std::vector<KvLayerSpec> gqa = {Gqa(1, 8)};
-  for (const KvFormat format : {KvFormat::kFp8E4m3, KvFormat::kFp8Tiled, KvFormat::kFp8DsMla}) {
-    const Status status = PageFormat::Make(mla, format, 64).status();
-    EXPECT_EQ(status.code(), StatusCode::kUnimplemented);
-    EXPECT_NE(status.message().find(KvFormatName(format)), std::string::npos);
+// Bytes per token of DESIGN's table; Kimi K2.6 has 61 layers.
+TEST(PageFormat, BytesPerTokenOfTheNamedModels) {
+  const std::vector<KvLayerSpec> kimi(61, Mla(512, 64));
+  const std::pair<KvFormat, int64_t> cases[] = {{KvFormat::kBf16, 70272},
+                                                {KvFormat::kFp8E4m3, 35136},
+                                                {KvFormat::kFp8Tiled, 61 * 584},
+                                                {KvFormat::kFp8DsMla, 61 * 656}};
+  for (const auto& [format, bytes] : cases) {
+    const auto made = PageFormat::Make(kimi, format, 64);
+    ASSERT_TRUE(made.ok()) << made.status().message();
+    EXPECT_EQ(made->bytes_per_token(), bytes);
+    // 64 tokens of 512 + 64 and any scales are whole lines: nothing but the header is added.
+    EXPECT_EQ(made->page_bytes(), 64 + 64 * bytes);
   }
-  EXPECT_EQ(PageFormat::Make(gqa, KvFormat::kFp8DsMla, 64).status().code(),
+  KvLayerSpec indexed = Mla(512, 64);
+  indexed.index_dim = 128;
+  const std::vector<KvLayerSpec> dsa(1, indexed);
+  EXPECT_EQ(PageFormat::Make(dsa, KvFormat::kFp8DsMla, 64)->bytes_per_token(), 656 + 132);
+  EXPECT_EQ(PageFormat::Make(dsa, KvFormat::kBf16, 64)->bytes_per_token(), 1152 + 256);
+  // Grouped-query: 3 heads of 64; scale bytes of 6 heads take 8.
+  const std::vector<KvLayerSpec> gqa(30, Gqa(3, 64));
+  EXPECT_EQ(PageFormat::Make(gqa, KvFormat::kBf16, 64)->bytes_per_token(), 30 * 768);
+  EXPECT_EQ(PageFormat::Make(gqa, KvFormat::kFp8E4m3, 64)->bytes_per_token(), 30 * 384);
+  EXPECT_EQ(PageFormat::Make(gqa, KvFormat::kFp8Tiled, 64)->bytes_per_token(), 30 * 392);
+}
+
+TEST(PageFormat, ChosenLayersStayBf16) {
+  std::vector<KvLayerSpec> layers(3, Mla(512, 64));
+  layers[1].k_scale = 0.5f;
+  const int64_t kept[] = {0, 2};
+  const auto format = PageFormat::Make(layers, KvFormat::kFp8E4m3, 64, kept);
+  ASSERT_TRUE(format.ok());
+  EXPECT_EQ(format->slab(0).format, KvFormat::kBf16);
+  EXPECT_EQ(format->slab(1).format, KvFormat::kFp8E4m3);
+  EXPECT_EQ(format->slab(1).k_scale, 0.5f);
+  EXPECT_EQ(format->slab(2).format, KvFormat::kBf16);
+  EXPECT_EQ(format->bytes_per_token(), 2 * 1152 + 576);
+  const int64_t absent[] = {3};
+  EXPECT_EQ(PageFormat::Make(layers, KvFormat::kFp8E4m3, 64, absent).status().code(),
             StatusCode::kInvalidArgument);
+}
+
+TEST(PageFormat, RefusesFormatsThatALayerCannotHave) {
+  const auto refused = [](const KvLayerSpec& spec, KvFormat format) {
+    const std::vector<KvLayerSpec> layers = {spec};
+    return PageFormat::Make(layers, format, 64).status().code() == StatusCode::kInvalidArgument;
+  };
+  EXPECT_TRUE(refused(Gqa(1, 8), KvFormat::kFp8DsMla));
+  EXPECT_TRUE(refused(Mla(40, 8), KvFormat::kFp8Tiled));  // 32 numbers share a scale
+  EXPECT_TRUE(refused(Mla(40, 8), KvFormat::kFp8DsMla));
+  EXPECT_FALSE(refused(Mla(40, 8), KvFormat::kFp8E4m3));
+  EXPECT_FALSE(refused(Gqa(1, 8), KvFormat::kFp8Tiled));
+  for (const float scale : {0.0f, -1.0f, INFINITY, NAN}) {
+    KvLayerSpec spec = Gqa(1, 8);
+    spec.v_scale = scale;
+    EXPECT_TRUE(refused(spec, KvFormat::kFp8E4m3)) << scale;
+  }
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "models/kv_scales.h"
 #include "models/tensor_check.h"
 
 namespace tern {
@@ -80,6 +81,8 @@ Status Decoder::Load(const LoadOptions& options) {
   TERN_ASSIGN_OR_RETURN(final_norm_, loader.Vector("model.norm.weight", config_.hidden_size));
   TERN_ASSIGN_OR_RETURN(embedding_, loader.LookupTable("model.embed_tokens.weight",
                                                        config_.vocab_size, config_.hidden_size));
+  info_.fp8_kv_cache = config_.quantization.fp8_kv_cache;
+  TERN_RETURN_IF_ERROR(ReadKvScales(files, info_.kv_layers));
   info_.architecture = config_.architecture;
   info_.model_type = config_.model_type;
   info_.vocab_size = config_.vocab_size;

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <utility>
 
+#include "kernels/kv_layout.h"
+
 namespace tern {
 namespace {
 
@@ -72,6 +74,10 @@ void Indexer::Select(const Ops& ops, const KvSlab& index_slab, const AttentionPa
   // A head begins with the part that rotates, unlike in MLA.
   ops.Rope(w.q_, rows, s.heads, s.dim, rotary_dims_, rope_style_, pass.cos, pass.sin);
   ops.Rope(w.k_, rows, 1, s.dim, rotary_dims_, rope_style_, pass.cos, pass.sin);
+  if (IsFp8(index_slab.format)) {
+    ops.Hadamard(w.q_, rows * s.heads, s.dim);
+    ops.Hadamard(w.k_, rows, s.dim);
+  }
   const auto weight_scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(s.heads)));
   for (int64_t i = 0; i < rows * s.heads; ++i) w.weights_[i] *= weight_scale;
   ops.IndexerWrite(s, index_slab, pass.kv_runs, w.k_);

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "models/kv_scales.h"
 #include "models/rope.h"
 #include "models/tensor_check.h"
 #include "models/weights.h"
@@ -227,6 +228,8 @@ Result<std::unique_ptr<Model>> LlamaModel::Load(std::unique_ptr<Checkpoint> chec
       .workspace_bytes_per_row =
           static_cast<uint64_t>(Activations::FloatsPerRow(shape)) * sizeof(float),
   };
+  model->info_.fp8_kv_cache = config.quantization.fp8_kv_cache;
+  TERN_RETURN_IF_ERROR(ReadKvScales(files, model->info_.kv_layers));
   return std::unique_ptr<Model>(std::move(model));
 }
 

@@ -10,14 +10,15 @@
 namespace tern {
 
 Result<SingleSequence> SingleSequence::Make(Model& model, KvFormat kv_format, int64_t page_tokens,
-                                            int64_t max_positions) {
+                                            int64_t max_positions,
+                                            std::span<const int64_t> kv_bf16_layers) {
   const ModelInfo& info = model.info();
   if (max_positions > info.context_length) {
     return InvalidArgument(fmt::format("{} positions exceed the model's context of {}",
                                        max_positions, info.context_length));
   }
   TERN_ASSIGN_OR_RETURN(PageFormat format,
-                        PageFormat::Make(info.kv_layers, kv_format, page_tokens));
+                        PageFormat::Make(info.kv_layers, kv_format, page_tokens, kv_bf16_layers));
   SingleSequence sequence;
   sequence.model_ = &model;
   const int64_t pages = (max_positions + page_tokens - 1) / page_tokens;

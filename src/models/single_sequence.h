@@ -19,7 +19,8 @@ class SingleSequence {
   // Errors: those of PageFormat::Make; kInvalidArgument when max_positions exceeds the model's
   // context; kResourceExhausted (memory).
   static Result<SingleSequence> Make(Model& model, KvFormat kv_format, int64_t page_tokens,
-                                     int64_t max_positions);
+                                     int64_t max_positions,
+                                     std::span<const int64_t> kv_bf16_layers = {});
 
   // Appends tokens in one pass. Logits of every token, [tokens, vocab], or of the last one only,
   // [vocab]. Errors: Model::Forward's. REQUIRES: room.

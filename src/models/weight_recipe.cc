@@ -23,8 +23,9 @@ DType FloatTypeOf(const TensorSpec& spec, const ModelConfig& config) {
 Method MethodOf(const TensorSpec& spec, const ModelConfig& config, WeightRecipe recipe) {
   if (!IsLinear(spec) || !spec.name.ends_with(kWeightSuffix)) return Method::kNone;
   const std::string module = spec.name.substr(0, spec.name.size() - kWeightSuffix.size());
-  const bool kept_by_fp8 = spec.kind == TensorKind::kHead || module.ends_with(".weights_proj") ||
-                           module.ends_with(".eh_proj");
+  const bool kept_by_all = module.ends_with(".weights_proj");
+  const bool kept_by_fp8 =
+      spec.kind == TensorKind::kHead || kept_by_all || module.ends_with(".eh_proj");
   const QuantizationConfig& quantization = config.quantization;
   switch (recipe) {
     case WeightRecipe::kBf16:
@@ -33,6 +34,10 @@ Method MethodOf(const TensorSpec& spec, const ModelConfig& config, WeightRecipe 
       return kept_by_fp8 ? Method::kNone : Method::kFp8Block;
     case WeightRecipe::kInt4:
       return spec.kind == TensorKind::kExpert ? Method::kInt4Group : Method::kNone;
+    case WeightRecipe::kInt4Linear:
+      return kept_by_all ? Method::kNone : Method::kInt4Group;
+    case WeightRecipe::kFp8Linear:
+      return kept_by_all ? Method::kNone : Method::kFp8Block;
     case WeightRecipe::kConfig:
       break;
   }
@@ -50,9 +55,12 @@ Result<WeightRecipe> WeightRecipeNamed(const std::string& name) {
   if (name == "config") return WeightRecipe::kConfig;
   if (name == "bf16") return WeightRecipe::kBf16;
   if (name == "fp8") return WeightRecipe::kFp8;
+  if (name == "fp8-linear") return WeightRecipe::kFp8Linear;
   if (name == "int4" || name == "kimi") return WeightRecipe::kInt4;
-  return InvalidArgument(
-      fmt::format("'{}' is no weight recipe (config, bf16, fp8, int4 and kimi are)", name));
+  if (name == "int4-linear") return WeightRecipe::kInt4Linear;
+  return InvalidArgument(fmt::format(
+      "'{}' is no weight recipe (config, bf16, fp8, fp8-linear, int4, kimi and int4-linear are)",
+      name));
 }
 
 Result<RecipeWeight> StoredAs(const TensorSpec& spec, const ModelConfig& config,

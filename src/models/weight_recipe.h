@@ -20,9 +20,13 @@ enum class WeightRecipe {
   kFp8,     // FP8 blocks as published: linear layers but the head, the indexer's weights_proj and
             // eh_proj of next-token layers
   kInt4,    // Kimi's: routed experts in INT4 groups, all else BF16
+  kInt4Linear,  // every linear layer that a quantizer may touch, the head among them, in INT4
+                // groups
+  kFp8Linear,   // the same in FP8 blocks
 };
 
-// "config", "bf16", "fp8"; "int4" or "kimi". Errors: kInvalidArgument.
+// "config", "bf16", "fp8", "fp8-linear"; "int4" or "kimi"; "int4-linear". Errors:
+// kInvalidArgument.
 Result<WeightRecipe> WeightRecipeNamed(const std::string& name);
 
 // One weight as stored: its tensors, and the format's name for people.

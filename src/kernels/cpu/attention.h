@@ -9,7 +9,7 @@
 // See kernels/cpu/isa_common.h for the rules of this file; vec.h of a level comes first.
 #pragma once
 
-#include "kernels/cpu/vec_math.h"
+#include "kernels/cpu/kv_row_formats.h"
 
 namespace tern {
 namespace {
@@ -17,57 +17,18 @@ namespace {
 constexpr int64_t kKeyTile = 32;
 constexpr int64_t kValuesAhead = 16;
 
-// How rows of a KvFormat are read. One struct per format; AttentionChunk is the one switch.
-struct F32Rows {
-  static constexpr int64_t kBytes = 4;
-  static Vec Read(const std::byte* row, int64_t d) { return Load(At<float>(row, d * 4)); }
-  static Vec ReadPartial(const std::byte* row, int64_t d, int64_t n) {
-    return LoadPartial(At<float>(row, d * 4), n);
-  }
-};
-struct Bf16Rows {
-  static constexpr int64_t kBytes = 2;
-  static Vec Read(const std::byte* row, int64_t d) { return FloatOfBf16(LoadU16(row + d * 2)); }
-  static Vec ReadPartial(const std::byte* row, int64_t d, int64_t n) {
-    uint16_t lanes[kLanes] = {};
-    __builtin_memcpy(lanes, row + d * 2, static_cast<size_t>(MinOf(n, kLanes) * 2));
-    return FloatOfBf16(LoadU16(lanes));
-  }
-};
-
-// Pointers to a KV head's part of `count` rows, `head_numbers` at head `kv_head` of rows of `row`
-// numbers: those of positions from `begin` on, or of the selected positions from entry `begin` on.
-template <typename Rows>
-void RowPointers(const AttentionArgs& args, int64_t offset_bytes, int64_t row, int64_t head_numbers,
-                 int64_t kv_head, int64_t begin, int64_t count, const std::byte** rows) {
-  const int64_t row_bytes = row * Rows::kBytes;
-  const int64_t offset = offset_bytes + kv_head * head_numbers * Rows::kBytes;
-  if (args.positions != nullptr) {
-    for (int64_t i = 0; i < count; ++i) {
-      const int64_t position = args.positions[begin + i];
-      rows[i] = args.pages[position / args.page_tokens] + offset +
-                position % args.page_tokens * row_bytes;
-    }
-    return;
-  }
-  int64_t page = begin / args.page_tokens, slot = begin % args.page_tokens;
-  for (int64_t i = 0; i < count; ++i) {
-    rows[i] = args.pages[page] + offset + slot * row_bytes;
-    if (++slot == args.page_tokens) slot = 0, ++page;
-  }
-}
-
 // keys[d][32] of up to 32 positions; absent positions are zero.
 template <typename Rows>
-void TransposeKeys(const std::byte* const* rows, int64_t count, int64_t head_dim, float* keys) {
+void TransposeKeys(const Rows& format, const RowRef* rows, int64_t count, int64_t head_dim,
+                   float* keys) {
   for (int64_t d = 0; d < head_dim; d += kLanes) {
     const int64_t dims = MinOf(kLanes, head_dim - d);
     for (int64_t half = 0; half < kKeyTile; half += kLanes) {
       Vec tile[kLanes];
       for (int64_t i = 0; i < kLanes; ++i) {
         tile[i] = half + i >= count ? Zero()
-                  : dims == kLanes  ? Rows::Read(rows[half + i], d)
-                                    : Rows::ReadPartial(rows[half + i], d, dims);
+                  : dims == kLanes  ? format.Read(rows[half + i], d)
+                                    : format.ReadPartial(rows[half + i], d, dims);
       }
       Transpose(tile);
       for (int64_t i = 0; i < dims; ++i) Store(keys + (d + i) * kKeyTile + half, tile[i]);
@@ -77,10 +38,10 @@ void TransposeKeys(const std::byte* const* rows, int64_t count, int64_t head_dim
 
 // Asks for rows that are needed soon: a KV head's rows lie a row of all heads apart, too far for
 // the CPU's own prefetching.
-[[maybe_unused]] inline void Prefetch(const std::byte* const* rows, int64_t begin, int64_t end,
+[[maybe_unused]] inline void Prefetch(const RowRef* rows, int64_t begin, int64_t end,
                                       int64_t offset, int64_t bytes) {
   for (int64_t i = begin; i < end; ++i) {
-    for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(rows[i] + offset + at);
+    for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(rows[i].numbers + offset + at);
   }
 }
 
@@ -140,7 +101,7 @@ template <typename Rows, int kVecs>
 struct ValueBlock {
   template <int kQueries>
   struct Queries {
-    static void Run(const std::byte* const* rows, int64_t begin, int64_t end, int64_t d,
+    static void Run(const Rows* format, const RowRef* rows, int64_t begin, int64_t end, int64_t d,
                     const float* weights, float* states, int64_t state_stride) {
       Vec sum[kQueries][kVecs];
       for (int i = 0; i < kQueries; ++i) {
@@ -149,9 +110,9 @@ struct ValueBlock {
       }
       for (int64_t j = begin; j < end; ++j) {
         Prefetch(rows, MinOf(j + kValuesAhead, end), MinOf(j + kValuesAhead + 1, end),
-                 d * Rows::kBytes, kVecs * kLanes * Rows::kBytes);
+                 format->Offset(d), format->Offset(d + kVecs * kLanes) - format->Offset(d));
         Vec value[kVecs];
-        for (int v = 0; v < kVecs; ++v) value[v] = Rows::Read(rows[j], d + v * kLanes);
+        for (int v = 0; v < kVecs; ++v) value[v] = format->Read(rows[j], d + v * kLanes);
         for (int i = 0; i < kQueries; ++i) {
           const Vec weight = Set(weights[i * kAttentionChunk + j]);
           for (int v = 0; v < kVecs; ++v) sum[i][v] = MulAdd(weight, value[v], sum[i][v]);
@@ -167,24 +128,24 @@ struct ValueBlock {
 
 // All dimensions of `queries` queries over positions [begin, end) of the chunk.
 template <typename Rows>
-void AddValues(const std::byte* const* rows, int64_t begin, int64_t end, int64_t value_dim,
-               int64_t queries, const float* weights, float* states) {
+void AddValues(const Rows& format, const RowRef* rows, int64_t begin, int64_t end,
+               int64_t value_dim, int64_t queries, const float* weights, float* states) {
   if (begin >= end) return;
   const int64_t stride = AttentionStateFloats(value_dim);
   int64_t d = 0;
   for (; d + kValueVecs * kLanes <= value_dim; d += kValueVecs * kLanes) {
     RunBlock<ValueBlock<Rows, kValueVecs>::template Queries, kValueQueries>(
-        queries, rows, begin, end, d, weights, states, stride);
+        queries, &format, rows, begin, end, d, weights, states, stride);
   }
   for (; d + kLanes <= value_dim; d += kLanes) {
-    RunBlock<ValueBlock<Rows, 1>::template Queries, kValueQueries>(queries, rows, begin, end, d,
-                                                                   weights, states, stride);
+    RunBlock<ValueBlock<Rows, 1>::template Queries, kValueQueries>(queries, &format, rows, begin,
+                                                                   end, d, weights, states, stride);
   }
   if (d == value_dim) return;
   for (int64_t i = 0; i < queries; ++i) {
     Vec sum = Load(states + i * stride + d);
     for (int64_t j = begin; j < end; ++j) {
-      const Vec value = Rows::ReadPartial(rows[j], d, value_dim - d);
+      const Vec value = format.ReadPartial(rows[j], d, value_dim - d);
       sum = MulAdd(Set(weights[i * kAttentionChunk + j]), value, sum);
     }
     Store(states + i * stride + d, sum);
@@ -207,8 +168,8 @@ void AddValues(const std::byte* const* rows, int64_t begin, int64_t end, int64_t
 }
 
 template <typename Rows>
-void AttentionChunkOf(const AttentionArgs& args, const AttentionBlock& block, const float* q,
-                      int64_t chunk, float* workspace, float* states) {
+void AttentionChunkOf(const Rows& format, const AttentionArgs& args, const AttentionBlock& block,
+                      const float* q, int64_t chunk, float* workspace, float* states) {
   const int64_t key_dim = args.key_dim, value_dim = args.value_dim;
   const int64_t queries = block.rows * block.heads, stride = AttentionStateFloats(value_dim);
   const int64_t max_index = AttentionMaxIndex(value_dim);
@@ -216,16 +177,15 @@ void AttentionChunkOf(const AttentionArgs& args, const AttentionBlock& block, co
   const int64_t count = SeenInChunk(args, block, block.rows - 1, chunk);
   float* keys = workspace;
   float* scores = workspace + AttentionMaxIndex(key_dim) * kKeyTile;
-  const std::byte* row[kAttentionChunk];
+  RowRef row[kAttentionChunk];
 
-  RowPointers<Rows>(args, args.k_offset_bytes, args.k_row, key_dim, block.kv_head, begin, count,
-                    row);
+  RowRefs(KeySource(args, block, format.Offset(key_dim)), begin, count, row);
   const QueryBlock query{q + block.first_head * key_dim, block.heads, key_dim,
                          args.heads * key_dim};
   for (int64_t tile = 0; tile < count; tile += kKeyTile) {
     Prefetch(row, MinOf(tile + kKeyTile, count), MinOf(tile + 2 * kKeyTile, count), 0,
-             key_dim * Rows::kBytes);
-    TransposeKeys<Rows>(row + tile, MinOf(kKeyTile, count - tile), key_dim, keys);
+             format.Offset(key_dim));
+    TransposeKeys(format, row + tile, MinOf(kKeyTile, count - tile), key_dim, keys);
     ScoreTile(keys, query, queries, args.scale, scores + tile);
   }
 
@@ -239,16 +199,15 @@ void AttentionChunkOf(const AttentionArgs& args, const AttentionBlock& block, co
     }
   }
 
-  RowPointers<Rows>(args, args.v_offset_bytes, args.v_row, value_dim, block.kv_head, begin, count,
-                    row);
+  RowRefs(ValueSource(args, block, format.Offset(value_dim)), begin, count, row);
   for (int64_t i = 0; i < queries; i += kValueQueries) {
     const int64_t block_queries = MinOf(kValueQueries, queries - i);
     const int64_t common = limit(i);  // limits ascend with the row
-    AddValues<Rows>(row, 0, common, value_dim, block_queries, scores + i * kAttentionChunk,
-                    states + i * stride);
+    AddValues(format, row, 0, common, value_dim, block_queries, scores + i * kAttentionChunk,
+              states + i * stride);
     for (int64_t j = i + 1; j < i + block_queries; ++j) {
-      AddValues<Rows>(row, common, limit(j), value_dim, 1, scores + j * kAttentionChunk,
-                      states + j * stride);
+      AddValues(format, row, common, limit(j), value_dim, 1, scores + j * kAttentionChunk,
+                states + j * stride);
     }
   }
 }
@@ -256,16 +215,23 @@ void AttentionChunkOf(const AttentionArgs& args, const AttentionBlock& block, co
 [[maybe_unused]] void AttentionChunk(const AttentionArgs& args, const AttentionBlock& block,
                                      const float* q, int64_t chunk, float* workspace,
                                      float* states) {
-  switch (args.format) {
-    case KvFormat::kF32:
-      return AttentionChunkOf<F32Rows>(args, block, q, chunk, workspace, states);
-    case KvFormat::kBf16:
-      return AttentionChunkOf<Bf16Rows>(args, block, q, chunk, workspace, states);
-    case KvFormat::kFp8E4m3:
-    case KvFormat::kFp8Tiled:
-    case KvFormat::kFp8DsMla:
-      __builtin_trap();  // the drivers refuse these (kernels/kv_rows.h)
-  }
+  WithRows(args.format, {args.latent}, [&](const auto& format) {
+    AttentionChunkOf(format, args, block, q, chunk, workspace, states);
+  });
+}
+
+[[maybe_unused]] void ExpandRows(const AttentionArgs& args, int64_t begin, int64_t rows,
+                                 int64_t from, int64_t count, float* out) {
+  WithRows(args.format, {args.latent}, [&](const auto& format) {
+    const RowSource source = KeySource(args, {}, 0);
+    for (int64_t i = 0; i < rows; ++i, out += count) {
+      RowRef row;
+      RowRefs(source, begin + i, 1, &row);
+      int64_t d = 0;
+      for (; d + kLanes <= count; d += kLanes) Store(out + d, format.Read(row, from + d));
+      if (d < count) StorePartial(out + d, format.ReadPartial(row, from + d, count - d), count - d);
+    }
+  });
 }
 
 [[maybe_unused]] void AttentionMerge(int64_t queries, int64_t value_dim, const float* next,
@@ -293,9 +259,9 @@ void AttentionChunkOf(const AttentionArgs& args, const AttentionBlock& block, co
   for (int64_t row = 0; row < block.rows; ++row) {
     for (int64_t i = 0; i < block.heads; ++i, states += AttentionStateFloats(value_dim)) {
       float* target = out + (row * args.heads + block.first_head + i) * value_dim;
-      const Vec sum = Set(states[sum_index]);
+      const Vec sum = Set(states[sum_index]), scale = Set(args.value_scale);
       for (int64_t d = 0; d < value_dim; d += kLanes) {
-        StorePartial(target + d, Div(Load(states + d), sum), value_dim - d);
+        StorePartial(target + d, Mul(Div(Load(states + d), sum), scale), value_dim - d);
       }
     }
   }
@@ -303,19 +269,18 @@ void AttentionChunkOf(const AttentionArgs& args, const AttentionBlock& block, co
 
 // Per position: dots in the order of dimensions, then heads in order.
 template <typename Rows>
-void IndexScoresOf(const AttentionArgs& args, const AttentionBlock& block, const float* q,
-                   const float* w, int64_t chunk, float* workspace, float* scores,
+void IndexScoresOf(const Rows& format, const AttentionArgs& args, const AttentionBlock& block,
+                   const float* q, const float* w, int64_t chunk, float* workspace, float* scores,
                    int64_t scores_stride) {
   const int64_t heads = args.heads, dim = args.key_dim;
   const int64_t count = SeenInChunk(args, block, block.rows - 1, chunk);
   float* keys = workspace;
   float* dots = workspace + AttentionMaxIndex(dim) * kKeyTile;
-  const std::byte* row[kAttentionChunk];
-  RowPointers<Rows>(args, args.k_offset_bytes, args.k_row, dim, 0, chunk * kAttentionChunk, count,
-                    row);
+  RowRef row[kAttentionChunk];
+  RowRefs(KeySource(args, {}, 0), chunk * kAttentionChunk, count, row);
   for (int64_t tile = 0; tile < count; tile += kKeyTile) {
     const int64_t positions = MinOf(kKeyTile, count - tile);
-    TransposeKeys<Rows>(row + tile, positions, dim, keys);
+    TransposeKeys(format, row + tile, positions, dim, keys);
     for (int64_t r = 0; r < block.rows; ++r) {
       ScoreTile(keys, QueryBlock{q + r * heads * dim, heads, dim, heads * dim}, heads, args.scale,
                 dots);
@@ -337,10 +302,16 @@ void IndexScoresOf(const AttentionArgs& args, const AttentionBlock& block, const
 [[maybe_unused]] void IndexScores(const AttentionArgs& args, const AttentionBlock& block,
                                   const float* q, const float* w, int64_t chunk, float* workspace,
                                   float* scores, int64_t scores_stride) {
-  if (args.format == KvFormat::kF32) {
-    IndexScoresOf<F32Rows>(args, block, q, w, chunk, workspace, scores, scores_stride);
-  } else {
-    IndexScoresOf<Bf16Rows>(args, block, q, w, chunk, workspace, scores, scores_stride);
+  const auto score = [&](const auto& format) {
+    IndexScoresOf(format, args, block, q, w, chunk, workspace, scores, scores_stride);
+  };
+  switch (args.format) {
+    case KvFormat::kF32:
+      return score(F32Rows(RowShape()));
+    case KvFormat::kBf16:
+      return score(Bf16Rows(RowShape()));
+    default:
+      return score(ScaledRows(RowShape()));
   }
 }
 

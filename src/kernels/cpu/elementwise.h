@@ -18,6 +18,34 @@ namespace {
   for (int64_t j = 0; i + j < n; ++j) out[i + j] = lanes[j];
 }
 
+// Codes of e4m3 in the low byte: numbers from 2^-6 on round their float32 bits to three bits of
+// mantissa, smaller ones are multiples of 2^-9.
+[[maybe_unused]] inline VecI E4m3Code(Vec x) {
+  const VecI bits = AsInt(x);
+  const Vec magnitude = Min(AsFloat(And(bits, SetI(0x7FFFFFFF))), Set(448.0f));
+  const VecI m = AsInt(magnitude);
+  const VecI tie = And(ShiftRight<20>(m), SetI(1));
+  const VecI normal = SubI(ShiftRight<20>(AddI(AddI(m, SetI(0x7FFFF)), tie)), SetI(120 << 3));
+  const VecI small = RoundToInt(Mul(magnitude, Set(512.0f)));
+  const VecI is_small = ShiftRightSigned<31>(SubI(m, SetI(0x3C800000)));
+  const VecI code = Or(Select(is_small, small, normal), And(ShiftRight<24>(bits), SetI(0x80)));
+  return Select(IsNan(x), SetI(0x7F), code);
+}
+
+[[maybe_unused]] void ToE4m3(const uint16_t* x, int64_t n, float divisor, uint8_t* out) {
+  const Vec by = Set(divisor);
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    StoreU8(out + i, E4m3Code(Div(FloatOfBf16(LoadU16(x + i)), by)));
+  }
+  if (i == n) return;
+  uint16_t lanes[kLanes] = {};
+  uint8_t codes[kLanes];
+  __builtin_memcpy(lanes, x + i, static_cast<size_t>(n - i) * 2);
+  StoreU8(codes, E4m3Code(Div(FloatOfBf16(LoadU16(lanes)), by)));
+  for (int64_t j = 0; i + j < n; ++j) out[i + j] = codes[j];
+}
+
 [[maybe_unused]] void RoundRow(const float* x, int64_t k, int64_t padded, uint16_t* out,
                                float* sums) {
   for (int64_t group = 0; group * 32 < k; ++group) {

@@ -63,6 +63,10 @@ struct Int4Format {
   bool zeros;
 };
 [[maybe_unused]] constexpr bool IsInt4(int format) { return format >= kPackInt4; }
+// Formats whose quants lie as kPackQ4_0's.
+[[maybe_unused]] constexpr bool Is4Bit(int format) {
+  return IsInt4(format) || format == kPackQ4_0 || format == kPackQ4_1 || format == kPackQ4_K;
+}
 [[maybe_unused]] constexpr int PackInt4Of(const Int4Format& f) {
   return kPackInt4 + (f.group == 32 ? 0 : f.group == 64 ? 1 : 2) + (f.scale << 2) + (f.zeros << 4);
 }

@@ -17,6 +17,14 @@ namespace {
 
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
+constexpr int kQuadOrder[8] = {0, 2, 4, 6, 1, 3, 5, 7};  // where column 8 i + j lies
+
+double Activation(const MatMulArgs& args, int64_t row, int64_t k) {
+  if (args.x_int8 == nullptr) return args.x[row * args.x_stride + k];
+  return double{args.x_scales[row * (args.k / 32) + k / 32]} *
+         args.x_int8[row * args.x_int8_stride + k / 8 * 8 + kQuadOrder[k % 8]];
+}
+
 void RefMatMul(const MatMulArgs& args, int64_t panel_begin, int64_t panel_end, int64_t row_begin,
                int64_t row_end) {
   std::vector<double> weight(static_cast<size_t>(args.k));
@@ -27,7 +35,7 @@ void RefMatMul(const MatMulArgs& args, int64_t panel_begin, int64_t panel_end, i
     for (int64_t row = row_begin; row < row_end; ++row) {
       double sum = args.bias != nullptr ? args.bias[n] : 0.0;
       for (int64_t k = 0; k < args.k; ++k) {
-        sum += weight[static_cast<size_t>(k)] * args.x[row * args.x_stride + k];
+        sum += weight[static_cast<size_t>(k)] * Activation(args, row, k);
       }
       args.out[row * args.out_stride + n] = static_cast<float>(sum);
     }
@@ -38,6 +46,10 @@ void RefToBf16(const float* x, int64_t n, uint16_t* out) {
   for (int64_t i = 0; i < n; ++i) out[i] = Bf16FromFloat(x[i]);
 }
 
+void RefToE4m3(const uint16_t* x, int64_t n, float divisor, uint8_t* out) {
+  for (int64_t i = 0; i < n; ++i) out[i] = E4m3FromFloat(FloatFromBf16(x[i]) / divisor);
+}
+
 void RefRoundRow(const float* x, int64_t k, int64_t padded, uint16_t* out, float* sums) {
   std::fill(out, out + padded, uint16_t{0});
   RefToBf16(x, k, out);
@@ -45,6 +57,28 @@ void RefRoundRow(const float* x, int64_t k, int64_t padded, uint16_t* out, float
     double sum = 0;
     for (int64_t i = begin; i < std::min(begin + 32, k); ++i) sum += RoundToBf16(x[i]);
     sums[begin / 32] = static_cast<float>(sum);
+  }
+}
+
+void RefQuantizeRow(const float* x, int64_t k, int8_t* out, float* scales, float* sums,
+                    int32_t* offsets) {
+  for (int64_t begin = 0; begin < k; begin += 32) {
+    float largest = 0;
+    bool finite = true;
+    for (int64_t i = begin; i < begin + 32; ++i) {
+      largest = std::max(largest, std::fabs(x[i]));
+      finite = finite && std::isfinite(x[i]);
+    }
+    const float inverse = largest > kLeastActivation ? 127.0f / largest : 0.0f;
+    int32_t sum = 0;
+    for (int64_t i = begin; i < begin + 32; ++i) {
+      const auto q = finite ? static_cast<int32_t>(std::nearbyint(x[i] * inverse)) : 0;
+      out[i / 8 * 8 + kQuadOrder[i % 8]] = static_cast<int8_t>(q);
+      sum += q;
+    }
+    scales[begin / 32] = finite ? largest / 127.0f : std::numeric_limits<float>::quiet_NaN();
+    sums[begin / 32] = scales[begin / 32] * static_cast<float>(sum);
+    offsets[begin / 32] = -8 * sum;
   }
 }
 
@@ -99,30 +133,62 @@ void RefAdd(float* x, const float* y, int64_t n) {
   for (int64_t i = 0; i < n; ++i) x[i] += y[i];
 }
 
-// Number `index` of the row of `position`, rows of `row` numbers.
-float ReadKv(const AttentionArgs& args, int64_t offset_bytes, int64_t row, int64_t position,
-             int64_t index) {
-  const std::byte* slab = args.pages[position / args.page_tokens] + offset_bytes;
-  const int64_t at = position % args.page_tokens * row + index;
-  if (args.format == KvFormat::kF32) {
-    float value = 0;
-    std::memcpy(&value, slab + at * 4, sizeof(value));
-    return value;
+template <typename T>
+T ReadAs(const std::byte* p) {
+  T value;
+  std::memcpy(&value, p, sizeof(value));
+  return value;
+}
+
+// 2^(byte - 127).
+double E8m0(std::byte scale) { return std::ldexp(1.0, static_cast<int>(scale) - 127); }
+
+// Number `index` of the K row (the V row) of KV head `kv_head` at `position`, from the layouts of
+// docs/formats/kv_page.md, without kFp8E4m3's scale per layer.
+double ReadKv(const AttentionArgs& args, bool value, int64_t kv_head, int64_t position,
+              int64_t index) {
+  const std::byte* page = args.pages[position / args.page_tokens];
+  const int64_t slot = position % args.page_tokens;
+  const int64_t at = kv_head * (value ? args.value_dim : args.key_dim) + index;
+  const std::byte* row = page + (value ? args.v_offset_bytes + slot * args.v_row_bytes
+                                       : args.k_offset_bytes + slot * args.k_row_bytes);
+  const std::byte* scales = page + args.scales_offset_bytes + slot * args.scales_row_bytes;
+  const int64_t tiles = (args.latent + 127) / 128;
+  const auto e4m3 = [&] { return double{FloatFromE4m3(static_cast<uint8_t>(row[at]))}; };
+  switch (args.format) {
+    case KvFormat::kF32:
+      return ReadAs<float>(row + at * 4);
+    case KvFormat::kBf16:
+      return FloatFromBf16(ReadAs<uint16_t>(row + at * 2));
+    case KvFormat::kFp8E4m3:
+      return e4m3();
+    case KvFormat::kFp8Tiled:
+      if (args.latent == 0) return e4m3() * E8m0(scales[(value ? args.kv_heads : 0) + kv_head]);
+      return e4m3() * E8m0(scales[index < args.latent ? index / 128 : tiles]);
+    case KvFormat::kFp8DsMla:
+      if (index >= args.latent) {
+        return FloatFromBf16(
+            ReadAs<uint16_t>(row + args.latent + 4 * tiles + 2 * (index - args.latent)));
+      }
+      return e4m3() * ReadAs<float>(row + args.latent + index / 128 * 4);
   }
-  TERN_CHECK(args.format == KvFormat::kBf16);
-  uint16_t bits = 0;
-  std::memcpy(&bits, slab + at * 2, sizeof(bits));
-  return FloatFromBf16(bits);
+  return 0;
 }
 
 // q . k of a position.
 double RefDot(const AttentionArgs& args, const float* q, int64_t position, int64_t kv_head) {
   double dot = 0;
   for (int64_t d = 0; d < args.key_dim; ++d) {
-    dot += double{q[d]} *
-           ReadKv(args, args.k_offset_bytes, args.k_row, position, kv_head * args.key_dim + d);
+    dot += double{q[d]} * ReadKv(args, false, kv_head, position, d);
   }
   return dot;
+}
+
+void RefExpandRows(const AttentionArgs& args, int64_t begin, int64_t rows, int64_t from,
+                   int64_t count, float* out) {
+  for (int64_t i = 0; i < rows * count; ++i) {
+    out[i] = static_cast<float>(ReadKv(args, false, 0, begin + i / count, from + i % count));
+  }
 }
 
 void RefAttentionChunk(const AttentionArgs& args, const AttentionBlock& block, const float* q,
@@ -152,8 +218,7 @@ void RefAttentionChunk(const AttentionArgs& args, const AttentionBlock& block, c
       sum += weight;
       for (int64_t d = 0; d < value_dim; ++d) {
         values[static_cast<size_t>(d)] +=
-            weight * ReadKv(args, args.v_offset_bytes, args.v_row, position(entry),
-                            block.kv_head * value_dim + d);
+            weight * ReadKv(args, true, block.kv_head, position(entry), d);
       }
     }
     for (int64_t d = 0; d < value_dim; ++d) {
@@ -186,9 +251,22 @@ void RefAttentionFinish(const AttentionArgs& args, const AttentionBlock& block, 
     const int64_t head = block.first_head + i % block.heads;
     float* target = out + (i / block.heads * args.heads + head) * args.value_dim;
     for (int64_t d = 0; d < args.value_dim; ++d) {
-      target[d] = state[d] / state[AttentionMaxIndex(args.value_dim) + 1];
+      target[d] = state[d] / state[AttentionMaxIndex(args.value_dim) + 1] * args.value_scale;
     }
   }
+}
+
+// Number `index` of the indexer's key at `position`; the FP8 formats have a float32 scale a key.
+double ReadIndexKey(const AttentionArgs& args, int64_t position, int64_t index) {
+  if (args.format == KvFormat::kF32 || args.format == KvFormat::kBf16) {
+    return ReadKv(args, false, 0, position, index);
+  }
+  const std::byte* page = args.pages[position / args.page_tokens];
+  const int64_t slot = position % args.page_tokens;
+  const auto code =
+      static_cast<uint8_t>(page[args.k_offset_bytes + slot * args.k_row_bytes + index]);
+  return double{FloatFromE4m3(code)} *
+         ReadAs<float>(page + args.scales_offset_bytes + slot * args.scales_row_bytes);
 }
 
 void RefIndexScores(const AttentionArgs& args, const AttentionBlock& block, const float* q,
@@ -201,8 +279,9 @@ void RefIndexScores(const AttentionArgs& args, const AttentionBlock& block, cons
       double score = 0;
       for (int64_t head = 0; head < args.heads; ++head) {
         const float* query = q + (row * args.heads + head) * args.key_dim;
-        const double dot = RefDot(args, query, p, 0) * args.scale;
-        score += w[row * args.heads + head] * std::max(dot, 0.0);
+        double dot = 0;
+        for (int64_t d = 0; d < args.key_dim; ++d) dot += query[d] * ReadIndexKey(args, p, d);
+        score += w[row * args.heads + head] * std::max(dot * args.scale, 0.0);
       }
       scores[row * scores_stride + p - begin] = static_cast<float>(score);
     }
@@ -238,12 +317,15 @@ void FillRefTable(IsaTable* table) {
             .bf16_activations = false,
             .matmul = RefMatMul,
             .round_row = RefRoundRow,
+            .quantize_row = RefQuantizeRow,
+            .to_e4m3 = RefToE4m3,
             .to_bf16 = RefToBf16,
             .rms_norm = RefRmsNorm,
             .layer_norm = RefLayerNorm,
             .rope = RefRope,
             .silu_mul = RefSiluMul,
             .add = RefAdd,
+            .expand_rows = RefExpandRows,
             .attention_chunk = RefAttentionChunk,
             .attention_merge = RefAttentionMerge,
             .attention_finish = RefAttentionFinish,

@@ -11,6 +11,7 @@ namespace {
 
 // Register tiles that fit 16 registers of 8 lanes.
 constexpr int kMatMulRows = 5;
+constexpr int kInt8Rows = 4, kInt8RowsOfTwo = 0, kInt8RowsOfFour = 0;
 constexpr int kScoreQueries = 3;
 constexpr int kValueQueries = 2, kValueVecs = 2;
 
@@ -139,6 +140,65 @@ inline void Transpose(Vec rows[kLanes]) {
     rows[i] = {low[0][i], low[1][i]};
     rows[i + 8] = {high[0][i], high[1][i]};
   }
+}
+
+// To the nearest integer, ties to even.
+inline VecI RoundToInt(Vec a) { return {_mm256_cvtps_epi32(a.lo), _mm256_cvtps_epi32(a.hi)}; }
+// Bytes 0 4 1 5 2 6 3 7 of each eight integers: where nibbles of a panel's words meet them.
+inline void StoreQuads(int8_t* p, VecI a) {
+  const __m256i words = _mm256_packs_epi32(a.lo, a.hi);  // quarters in the order 0 2 1 3
+  const __m256i bytes = _mm256_packs_epi16(words, words);
+  // Integers 0-3, 8-11 and 4-7, 12-15, by quarters.
+  const __m128i low = _mm256_castsi256_si128(bytes), high = _mm256_extracti128_si256(bytes, 1);
+  _mm_storeu_si128(
+      reinterpret_cast<__m128i*>(p),
+      _mm_shuffle_epi8(_mm_unpacklo_epi64(low, high),
+                       _mm_setr_epi8(0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15)));
+}
+// The low and the high nibbles of 64 bytes, as bytes.
+inline VecI LowNibbles(const std::byte* p) {
+  const VecI words = LoadI(p);
+  const __m256i mask = _mm256_set1_epi8(15);
+  return {_mm256_and_si256(words.lo, mask), _mm256_and_si256(words.hi, mask)};
+}
+inline VecI HighNibbles(const std::byte* p) {
+  const VecI words = LoadI(p);
+  const __m256i mask = _mm256_set1_epi8(15);
+  return {_mm256_and_si256(_mm256_srli_epi16(words.lo, 4), mask),
+          _mm256_and_si256(_mm256_srli_epi16(words.hi, 4), mask)};
+}
+// Sums, from `offset` on, of products of four unsigned bytes of each lane and four activations. At
+// most 8 products are added between Begin and End, of bytes below 16: 8 * 2 * 15 * 127 fits the
+// 16-bit sums of two products each.
+struct QuadSums {
+  __m256i lo, hi;
+};
+inline QuadSums BeginQuads(int32_t /*offset*/) {
+  return {_mm256_setzero_si256(), _mm256_setzero_si256()};
+}
+inline QuadSums AddQuads(QuadSums sum, VecI bytes, const int8_t* x) {
+  int32_t quad;
+  __builtin_memcpy(&quad, x, sizeof(quad));
+  const __m256i four = _mm256_set1_epi32(quad);
+  sum.lo = _mm256_add_epi16(sum.lo, _mm256_maddubs_epi16(bytes.lo, four));
+  sum.hi = _mm256_add_epi16(sum.hi, _mm256_maddubs_epi16(bytes.hi, four));
+  // GCC would add all products of a group in an order of its own, and spill them until then.
+  __asm__("" : "+x"(sum.lo), "+x"(sum.hi));
+  return sum;
+}
+inline VecI EndQuads(QuadSums sum, int32_t offset) {
+  const __m256i ones = _mm256_set1_epi16(1), start = _mm256_set1_epi32(offset);
+  return {_mm256_add_epi32(_mm256_madd_epi16(sum.lo, ones), start),
+          _mm256_add_epi32(_mm256_madd_epi16(sum.hi, ones), start)};
+}
+
+// Each lane, from 0 to 255, as a byte.
+inline void StoreU8(uint8_t* p, VecI a) {
+  const __m256i words = _mm256_packus_epi32(a.lo, a.hi);  // quarters in the order 0 2 1 3
+  const __m256i bytes = _mm256_packus_epi16(words, words);
+  // Integers 0-3, 8-11 and 4-7, 12-15, by quarters.
+  const __m128i low = _mm256_castsi256_si128(bytes), high = _mm256_extracti128_si256(bytes, 1);
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm_unpacklo_epi32(low, high));
 }
 
 }  // namespace

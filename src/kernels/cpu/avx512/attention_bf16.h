@@ -1,9 +1,11 @@
-// Attention over one chunk of BF16 rows with BF16 dot products: queries and softmax weights are
-// rounded to BF16, keys and values are as stored, sums are float32. Scores add pairs of dimensions
-// in order, values pairs of positions (2 j, 2 j + 1) of the chunk in order; a query whose last
-// position has an even number adds it with a zero beside it. So the order is the query's own, as in
-// kernels/cpu/attention.h, whose states and rules these are.
-// See kernels/cpu/isa_common.h for the rules of this file; vec.h of the level comes first.
+// Attention over one chunk of BF16 or FP8 rows with BF16 dot products: queries and softmax weights
+// are rounded to BF16, sums are float32. Keys and values are BF16 as stored; e4m3 numbers, and
+// their products with e8m0 scales, are exact in BF16; those with the float32 scales of kFp8DsMla
+// are rounded to it. Scores add pairs of dimensions in order, values pairs of positions (2 j, 2 j +
+// 1) of the chunk in order; a query whose last position has an even number adds it with a zero
+// beside it. So the order is the query's own, as in kernels/cpu/attention.h, whose states and rules
+// these are. See kernels/cpu/isa_common.h for the rules of this file; vec.h of the level comes
+// first.
 #pragma once
 
 #include "kernels/cpu/attention.h"
@@ -20,17 +22,91 @@ inline __mmask32 FirstOf32(int64_t n) {
   return n >= 32 ? ~__mmask32{0} : static_cast<__mmask32>((uint32_t{1} << MaxOf(n, 0)) - 1);
 }
 
+// Thirty-two numbers of a row as BF16: the first n, then zeros. One struct per format, beside that
+// of kv_row_formats.h.
+struct Bf16Loads : Bf16Rows {
+  using Bf16Rows::Bf16Rows;
+  __m512i Load32(RowRef row, int64_t d, int64_t n) const {
+    return _mm512_maskz_loadu_epi16(FirstOf32(n), row.numbers + d * 2);
+  }
+};
+
+// Magnitudes of 32 e4m3 numbers as BF16, without the sign bit, and the codes, twice in each word.
+struct E4m3Magnitudes {
+  __m512i magnitude, codes;
+};
+struct E4m3Expansion {
+  E4m3Magnitudes Load(const std::byte* p, int64_t n) const {
+    const __m512i bytes = _mm512_castsi256_si512(_mm256_maskz_loadu_epi8(FirstOf32(n), p));
+    const __m512i codes = _mm512_permutexvar_epi8(twice, bytes);
+    // vpermi2b looks at seven index bits: the sign needs no masking.
+    const __m512i low = _mm512_permutex2var_epi8(low0, codes, low1);
+    const __m512i high = _mm512_permutex2var_epi8(high0, codes, high1);
+    return {_mm512_mask_blend_epi8(0xAAAAAAAAAAAAAAAAu, low, high), codes};
+  }
+  static __m512i WithSign(E4m3Magnitudes x) {
+    constexpr int kOrAnd = 0xF8;  // a | (b & c)
+    return _mm512_ternarylogic_epi32(x.magnitude, x.codes, _mm512_set1_epi16(-0x8000), kOrAnd);
+  }
+  static __m512i Twice() {
+    alignas(64) uint8_t index[64];
+    for (int i = 0; i < 64; ++i) index[i] = static_cast<uint8_t>(i / 2);
+    return _mm512_load_si512(index);
+  }
+  __m512i low0 = _mm512_load_si512(kE4m3Tables.low), low1 = _mm512_load_si512(kE4m3Tables.low + 64);
+  __m512i high0 = _mm512_loadu_si512(kE4m3Tables.high),
+          high1 = _mm512_loadu_si512(kE4m3Tables.high + 64);
+  __m512i twice = Twice();
+};
+
+struct E4m3Loads : E4m3Rows, E4m3Expansion {
+  using E4m3Rows::E4m3Rows;
+  __m512i Load32(RowRef row, int64_t d, int64_t n) const {
+    return WithSign(Load(row.numbers + d, n));
+  }
+};
+
+struct TiledLoads : TiledRows, E4m3Expansion {
+  using TiledRows::TiledRows;
+  // Adds the scale's exponent to those of numbers other than zero. Results below BF16's normal
+  // numbers become zero or subnormal, which BF16 products take for zero.
+  __m512i Load32(RowRef row, int64_t d, int64_t n) const {
+    E4m3Magnitudes x = Load(row.numbers + d, n);
+    const int exponent = (static_cast<int>(row.scales[ScaleIndex(d)]) - 127) * 128;
+    const __mmask32 some = _mm512_test_epi16_mask(x.magnitude, x.magnitude);
+    x.magnitude = _mm512_mask_adds_epi16(x.magnitude, some, x.magnitude,
+                                         _mm512_set1_epi16(static_cast<int16_t>(exponent)));
+    x.magnitude = _mm512_max_epi16(x.magnitude, _mm512_setzero_si512());
+    return WithSign(x);
+  }
+};
+
+struct DsMlaLoads : DsMlaRows, E4m3Expansion {
+  using DsMlaRows::DsMlaRows;
+  __m512i Load32(RowRef row, int64_t d, int64_t n) const {
+    if (d >= shape.latent) return _mm512_maskz_loadu_epi16(FirstOf32(n), Rope(row, d));
+    const __m512i words = WithSign(Load(row.numbers + d, n));
+    const __m512 scale = _mm512_set1_ps(Scale(row, d));
+    const auto product = [&](__m256i half) {
+      return _mm512_mul_ps(_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16)),
+                           scale);
+    };
+    return (__m512i)_mm512_cvtne2ps_pbh(product(_mm512_extracti64x4_epi64(words, 1)),
+                                        product(_mm512_castsi512_si256(words)));
+  }
+};
+
 // keys[d / 2][32] of up to 32 positions, pairs of dimensions; absent numbers are zero.
-void TransposeKeyPairs(const std::byte* const* rows, int64_t count, int64_t key_dim,
+template <typename Loads>
+void TransposeKeyPairs(const Loads& format, const RowRef* rows, int64_t count, int64_t key_dim,
                        uint32_t* keys) {
   for (int64_t d = 0; d < key_dim; d += 2 * kLanes) {
-    const __mmask32 mask = FirstOf32(key_dim - d);
     for (int64_t half = 0; half < kKeyTile; half += kLanes) {
       Vec tile[kLanes];
       for (int64_t i = 0; i < kLanes; ++i) {
-        const __mmask32 present = half + i < count ? mask : 0;
-        const std::byte* row = half + i < count ? rows[half + i] + d * 2 : rows[0];
-        tile[i].v = _mm512_castsi512_ps(_mm512_maskz_loadu_epi16(present, row));
+        tile[i].v = half + i < count
+                        ? _mm512_castsi512_ps(format.Load32(rows[half + i], d, key_dim - d))
+                        : _mm512_setzero_ps();
       }
       Transpose(tile);
       for (int64_t i = 0; i < MinOf(kLanes, (key_dim - d + 1) / 2); ++i) {
@@ -63,57 +139,96 @@ struct ScorePairs {
 };
 
 // states[query][d .. d + 31] += sum of weights[query][j] * value[j] for j in [begin, end).
-// `second`: whether the state has lanes d + 16 .. d + 31. REQUIRES: begin is even.
-template <int kQueries>
+// n: numbers of the row from d on. `second`: whether the state has lanes d + 16 .. d + 31.
+// REQUIRES: begin is even.
+template <typename Loads>
 struct ValuePairs {
-  static void Run(const std::byte* const* rows, int64_t begin, int64_t end, int64_t d,
-                  __mmask32 mask, bool second, const uint16_t* weights, float* states,
-                  int64_t state_stride) {
-    // Numbers of two rows side by side: of dimensions 0 .. 15, and 16 .. 31.
-    alignas(64) uint16_t order[2][32];
-    for (int i = 0; i < 32; ++i) {
-      order[0][i] = static_cast<uint16_t>(i / 2 + i % 2 * 32);
-      order[1][i] = static_cast<uint16_t>(i / 2 + i % 2 * 32 + 16);
-    }
-    const __m512i order0 = _mm512_load_si512(order[0]), order1 = _mm512_load_si512(order[1]);
-    __m512 sum[kQueries][2];
-    for (int i = 0; i < kQueries; ++i) {
-      sum[i][0] = _mm512_loadu_ps(states + i * state_stride + d);
-      sum[i][1] =
-          second ? _mm512_loadu_ps(states + i * state_stride + d + kLanes) : _mm512_setzero_ps();
-    }
-    for (int64_t j = begin; j < end; j += 2) {
-      Prefetch(rows, MinOf(j + kValuesAhead, end), MinOf(j + kValuesAhead + 2, end), d * 2, 64);
-      const __m512i a = _mm512_maskz_loadu_epi16(mask, rows[j] + d * 2);
-      const __m512i b = j + 1 < end ? _mm512_maskz_loadu_epi16(mask, rows[j + 1] + d * 2)
-                                    : _mm512_setzero_si512();
-      const auto low = (__m512bh)_mm512_permutex2var_epi16(a, order0, b);
-      const auto high = (__m512bh)_mm512_permutex2var_epi16(a, order1, b);
+  template <int kQueries>
+  struct Queries {
+    static void Run(const Loads* format, const RowRef* rows, int64_t begin, int64_t end, int64_t d,
+                    int64_t n, bool second, const uint16_t* weights, float* states,
+                    int64_t state_stride) {
+      // Numbers of two rows side by side: of dimensions 0 .. 15, and 16 .. 31.
+      alignas(64) uint16_t order[2][32];
+      for (int i = 0; i < 32; ++i) {
+        order[0][i] = static_cast<uint16_t>(i / 2 + i % 2 * 32);
+        order[1][i] = static_cast<uint16_t>(i / 2 + i % 2 * 32 + 16);
+      }
+      const __m512i order0 = _mm512_load_si512(order[0]), order1 = _mm512_load_si512(order[1]);
+      __m512 sum[kQueries][2];
       for (int i = 0; i < kQueries; ++i) {
-        const uint16_t* pair = weights + i * 2 * kAttentionChunk + j;
-        sum[i][0] = Dot(sum[i][0], low, pair);
-        sum[i][1] = Dot(sum[i][1], high, pair);
+        sum[i][0] = _mm512_loadu_ps(states + i * state_stride + d);
+        sum[i][1] =
+            second ? _mm512_loadu_ps(states + i * state_stride + d + kLanes) : _mm512_setzero_ps();
+      }
+      for (int64_t j = begin; j < end; j += 2) {
+        Prefetch(rows, MinOf(j + kValuesAhead, end), MinOf(j + kValuesAhead + 2, end),
+                 format->Offset(d), format->Offset(d + 32) - format->Offset(d));
+        const __m512i a = format->Load32(rows[j], d, n);
+        const __m512i b = j + 1 < end ? format->Load32(rows[j + 1], d, n) : _mm512_setzero_si512();
+        const auto low = (__m512bh)_mm512_permutex2var_epi16(a, order0, b);
+        const auto high = (__m512bh)_mm512_permutex2var_epi16(a, order1, b);
+        for (int i = 0; i < kQueries; ++i) {
+          const uint16_t* pair = weights + i * 2 * kAttentionChunk + j;
+          sum[i][0] = Dot(sum[i][0], low, pair);
+          sum[i][1] = Dot(sum[i][1], high, pair);
+        }
+      }
+      for (int i = 0; i < kQueries; ++i) {
+        _mm512_storeu_ps(states + i * state_stride + d, sum[i][0]);
+        if (second) _mm512_storeu_ps(states + i * state_stride + d + kLanes, sum[i][1]);
       }
     }
-    for (int i = 0; i < kQueries; ++i) {
-      _mm512_storeu_ps(states + i * state_stride + d, sum[i][0]);
-      if (second) _mm512_storeu_ps(states + i * state_stride + d + kLanes, sum[i][1]);
-    }
-  }
+  };
 };
 
-void AddValuePairs(const std::byte* const* rows, int64_t begin, int64_t end, int64_t value_dim,
-                   int64_t queries, const uint16_t* weights, float* states) {
+template <typename Loads>
+void AddValuePairs(const Loads& format, const RowRef* rows, int64_t begin, int64_t end,
+                   int64_t value_dim, int64_t queries, const uint16_t* weights, float* states) {
   if (begin >= end) return;
   for (int64_t d = 0; d < value_dim; d += 2 * kLanes) {
-    RunBlock<ValuePairs, kPairQueries>(queries, rows, begin, end, d, FirstOf32(value_dim - d),
-                                       d + kLanes < value_dim, weights, states,
-                                       AttentionStateFloats(value_dim));
+    RunBlock<ValuePairs<Loads>::template Queries, kPairQueries>(
+        queries, &format, rows, begin, end, d, value_dim - d, d + kLanes < value_dim, weights,
+        states, AttentionStateFloats(value_dim));
   }
 }
 
-void AttentionChunkBf16(const AttentionArgs& args, const AttentionBlock& block, const float* q,
-                        int64_t chunk, float* workspace, float* states) {
+// Weighted sums of the values of `count` positions, blocks of queries one after another.
+template <typename Loads, typename Limit>
+void AddChunkValues(const Loads& format, const RowRef* row, int64_t queries, int64_t value_dim,
+                    const uint16_t* weights, const Limit& limit, float* states) {
+  const int64_t stride = AttentionStateFloats(value_dim);
+  for (int64_t i = 0; i < queries; i += kPairQueries) {
+    const int64_t block_queries = MinOf(kPairQueries, queries - i);
+    // Limits ascend with the row. Where they differ, whole pairs are common.
+    const bool equal = limit(i) == limit(i + block_queries - 1);
+    const int64_t common = equal ? limit(i) : limit(i) / 2 * 2;
+    AddValuePairs(format, row, 0, common, value_dim, block_queries,
+                  weights + i * 2 * kAttentionChunk, states + i * stride);
+    for (int64_t j = i; j < i + block_queries; ++j) {
+      AddValuePairs(format, row, common, limit(j), value_dim, 1, weights + j * 2 * kAttentionChunk,
+                    states + j * stride);
+    }
+  }
+}
+
+// The first value_dim numbers of `count` rows as BF16 rows, for more than one block of queries.
+template <typename Loads>
+void ExpandToBf16(const Loads& format, const RowRef* row, int64_t count, int64_t value_dim,
+                  uint16_t* out, RowRef* expanded) {
+  const int64_t stride = AttentionMaxIndex(value_dim);
+  for (int64_t j = 0; j < count; ++j, out += stride) {
+    for (int64_t d = 0; d < value_dim; d += 32) {
+      _mm512_mask_storeu_epi16(out + d, FirstOf32(value_dim - d),
+                               format.Load32(row[j], d, value_dim - d));
+    }
+    expanded[j] = {reinterpret_cast<const std::byte*>(out), nullptr};
+  }
+}
+
+template <typename Loads>
+void AttentionChunkBf16(const Loads& format, const AttentionArgs& args, const AttentionBlock& block,
+                        const float* q, int64_t chunk, float* workspace, float* states) {
   const int64_t key_dim = args.key_dim, value_dim = args.value_dim;
   const int64_t queries = block.rows * block.heads, stride = AttentionStateFloats(value_dim);
   const int64_t max_index = AttentionMaxIndex(value_dim);
@@ -125,7 +240,8 @@ void AttentionChunkBf16(const AttentionArgs& args, const AttentionBlock& block, 
   auto* weights = reinterpret_cast<uint16_t*>(scores);
   auto* rounded = reinterpret_cast<uint16_t*>(scores + queries * kAttentionChunk);
   const int64_t q_stride = AttentionMaxIndex(key_dim);
-  const std::byte* row[kAttentionChunk];
+  auto* expanded = rounded + queries * AttentionMaxIndex(key_dim);
+  RowRef row[kAttentionChunk];
 
   const QueryBlock query{q + block.first_head * key_dim, block.heads, key_dim,
                          args.heads * key_dim};
@@ -133,11 +249,11 @@ void AttentionChunkBf16(const AttentionArgs& args, const AttentionBlock& block, 
     rounded[i * q_stride + key_dim - 1 + key_dim % 2] = 0;
     ToBf16(query[i], key_dim, rounded + i * q_stride);
   }
-  RowPointers<Bf16Rows>(args, args.k_offset_bytes, args.k_row, key_dim, block.kv_head, begin, count,
-                        row);
+  RowRefs(KeySource(args, block, format.Offset(key_dim)), begin, count, row);
   for (int64_t tile = 0; tile < count; tile += kKeyTile) {
-    Prefetch(row, MinOf(tile + kKeyTile, count), MinOf(tile + 2 * kKeyTile, count), 0, key_dim * 2);
-    TransposeKeyPairs(row + tile, MinOf(kKeyTile, count - tile), key_dim, keys);
+    Prefetch(row, MinOf(tile + kKeyTile, count), MinOf(tile + 2 * kKeyTile, count), 0,
+             format.Offset(key_dim));
+    TransposeKeyPairs(format, row + tile, MinOf(kKeyTile, count - tile), key_dim, keys);
     for (int64_t i = 0; i < queries; i += kPairQueries) {
       RunBlock<ScorePairs, kPairQueries>(queries - i, static_cast<const uint32_t*>(keys), key_dim,
                                          static_cast<const uint16_t*>(rounded + i * q_stride),
@@ -158,28 +274,33 @@ void AttentionChunkBf16(const AttentionArgs& args, const AttentionBlock& block, 
     }
   }
 
-  RowPointers<Bf16Rows>(args, args.v_offset_bytes, args.v_row, value_dim, block.kv_head, begin,
-                        count, row);
-  for (int64_t i = 0; i < queries; i += kPairQueries) {
-    const int64_t block_queries = MinOf(kPairQueries, queries - i);
-    // Limits ascend with the row. Where they differ, whole pairs are common.
-    const bool equal = limit(i) == limit(i + block_queries - 1);
-    const int64_t common = equal ? limit(i) : limit(i) / 2 * 2;
-    AddValuePairs(row, 0, common, value_dim, block_queries, weights + i * 2 * kAttentionChunk,
-                  states + i * stride);
-    for (int64_t j = i; j < i + block_queries; ++j) {
-      AddValuePairs(row, common, limit(j), value_dim, 1, weights + j * 2 * kAttentionChunk,
-                    states + j * stride);
-    }
+  RowRefs(ValueSource(args, block, format.Offset(value_dim)), begin, count, row);
+  if (args.format != KvFormat::kBf16 && queries > kPairQueries) {
+    ExpandToBf16(format, row, count, value_dim, expanded, row);
+    AddChunkValues(Bf16Loads(RowShape()), row, queries, value_dim, weights, limit, states);
+  } else {
+    AddChunkValues(format, row, queries, value_dim, weights, limit, states);
   }
 }
 
 void AttentionChunkOf512(const AttentionArgs& args, const AttentionBlock& block, const float* q,
                          int64_t chunk, float* workspace, float* states) {
-  if (args.bf16_products && args.format == KvFormat::kBf16) {
-    AttentionChunkBf16(args, block, q, chunk, workspace, states);
-  } else {
-    AttentionChunk(args, block, q, chunk, workspace, states);
+  const auto attend = [&](const auto& format) {
+    AttentionChunkBf16(format, args, block, q, chunk, workspace, states);
+  };
+  const RowShape shape{args.latent};
+  if (!args.bf16_products) return AttentionChunk(args, block, q, chunk, workspace, states);
+  switch (args.format) {
+    case KvFormat::kF32:
+      return AttentionChunk(args, block, q, chunk, workspace, states);
+    case KvFormat::kBf16:
+      return attend(Bf16Loads(shape));
+    case KvFormat::kFp8E4m3:
+      return attend(E4m3Loads(shape));
+    case KvFormat::kFp8Tiled:
+      return attend(TiledLoads(shape));
+    case KvFormat::kFp8DsMla:
+      return attend(DsMlaLoads(shape));
   }
 }
 

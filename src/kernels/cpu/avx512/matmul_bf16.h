@@ -6,7 +6,7 @@
 // See kernels/cpu/isa_common.h for the rules of this file; vec.h of the level comes first.
 #pragma once
 
-#include "kernels/cpu/matmul_f32.h"
+#include "kernels/cpu/matmul_int8.h"
 
 namespace tern {
 namespace {
@@ -41,60 +41,22 @@ struct FixedGroup {
   static int64_t GroupPairs(int64_t /*column*/, int64_t /*k*/) { return kColumns / 2; }
 };
 
-struct NibbleTable {
+// The 4-bit formats: q - Scales::kZero from a table.
+template <typename Scales>
+struct NibbleWeights : Scales {
   static constexpr int kPairs = 4;
+  NibbleWeights() = default;
+  explicit NibbleWeights(int format) : Scales(format) {}
+  int64_t GroupPairs(int64_t /*column*/, int64_t /*k*/) const { return this->GroupColumns() / 2; }
   // vpermw looks at five index bits: the sixth and later ones need no masking, the fifth folds.
-  void Lookup(const std::byte* quants, __m512bh pairs[kPairs]) const {
-    const __m512i words = _mm512_loadu_si512(quants);
+  void Expand(const Panel& panel, int64_t column, __m512bh pairs[kPairs]) const {
+    const __m512i words = _mm512_loadu_si512(panel.quants + column * 8);
     pairs[0] = (__m512bh)_mm512_permutexvar_epi16(words, table);
     pairs[1] = (__m512bh)_mm512_permutexvar_epi16(_mm512_srli_epi16(words, 4), table);
     pairs[2] = (__m512bh)_mm512_permutexvar_epi16(_mm512_srli_epi16(words, 8), table);
     pairs[3] = (__m512bh)_mm512_permutexvar_epi16(_mm512_srli_epi16(words, 12), table);
   }
-  __m512i table;
-};
-
-// Where a panel's regions lie.
-struct Panel {
-  const std::byte *super, *scales, *quants;
-};
-
-struct Q4_0Weights : NibbleTable, FixedGroup<32> {
-  static constexpr bool HasMinimum() { return false; }
-  Q4_0Weights() : NibbleTable{Bf16Table(-8, 15)} {}
-  void Expand(const Panel& panel, int64_t column, __m512bh pairs[kPairs]) const {
-    Lookup(panel.quants + column * 8, pairs);
-  }
-  static Vec Scale(const Panel& panel, int64_t group) { return LoadF16(panel.scales + group * 32); }
-  static Vec Minimum(const Panel&, int64_t) { return Zero(); }
-};
-
-struct Q4_1Weights : NibbleTable, FixedGroup<32> {
-  static constexpr bool HasMinimum() { return true; }
-  Q4_1Weights() : NibbleTable{Bf16Table(0, 15)} {}
-  void Expand(const Panel& panel, int64_t column, __m512bh pairs[kPairs]) const {
-    Lookup(panel.quants + column * 8, pairs);
-  }
-  static Vec Scale(const Panel& panel, int64_t group) { return LoadF16(panel.scales + group * 64); }
-  static Vec Minimum(const Panel& panel, int64_t group) {
-    return LoadF16(panel.scales + group * 64 + 32);
-  }
-};
-
-struct Q4_KWeights : NibbleTable, FixedGroup<32> {
-  static constexpr bool HasMinimum() { return true; }
-  Q4_KWeights() : NibbleTable{Bf16Table(0, 15)} {}
-  void Expand(const Panel& panel, int64_t column, __m512bh pairs[kPairs]) const {
-    Lookup(panel.quants + column * 8, pairs);
-  }
-  static Vec Scale(const Panel& panel, int64_t group) {
-    return Mul(LoadF16(panel.super + group / 8 * 64), ToFloat(LoadU8(panel.scales + group * 32)));
-  }
-  static Vec Minimum(const Panel& panel, int64_t group) {
-    const Vec m = Mul(LoadF16(panel.super + group / 8 * 64 + 32),
-                      ToFloat(LoadU8(panel.scales + group * 32 + 16)));
-    return Sub(Zero(), m);
-  }
+  __m512i table = Bf16Table(-Scales::kZero, 15);
 };
 
 struct Q8_0Weights : FixedGroup<32> {
@@ -136,30 +98,6 @@ struct Q6_KWeights : FixedGroup<16> {
     return Mul(LoadF16(panel.super + group / 16 * 32), ToFloat(LoadI8(panel.scales + group * 16)));
   }
   static Vec Minimum(const Panel&, int64_t) { return Zero(); }
-};
-
-// kPackInt4: q - 8 from the table, z as the minimum d * z. The type of scales is looked at once a
-// group: a copy of the tiles for each type was at most 3 % faster.
-struct Int4Weights : NibbleTable {
-  explicit Int4Weights(int format)
-      : NibbleTable{Bf16Table(-8, 15)},
-        group_pairs(Int4FormatOf(format).group / 2),
-        scale(Int4FormatOf(format).scale),
-        zeros(Int4FormatOf(format).zeros) {}
-  int64_t GroupPairs(int64_t /*column*/, int64_t /*k*/) const { return group_pairs; }
-  bool HasMinimum() const { return zeros; }
-  void Expand(const Panel& panel, int64_t column, __m512bh pairs[kPairs]) const {
-    Lookup(panel.quants + column * 8, pairs);
-  }
-  Vec Scale(const Panel& panel, int64_t group) const {
-    return LoadInt4Scale(scale, panel.scales, group);
-  }
-  Vec Minimum(const Panel& panel, int64_t group) const {
-    return Mul(ToFloat(LoadI8(panel.super + group * 16)), Scale(panel, group));
-  }
-  int64_t group_pairs;
-  Int4Scale scale;
-  bool zeros;
 };
 
 // The two bytes of e4m3 numbers as BF16, by exponent and mantissa bits.
@@ -269,10 +207,7 @@ void MatMulGroupedPanels(const Weights& weights, const MatMulArgs& args, int64_t
   const PanelLayout layout = PanelLayoutOf(args.format, args.k);
   const int64_t groups = (args.k + 31) / 32;
   Panel panels[kPanels];
-  for (int p = 0; p < kPanels; ++p) {
-    const std::byte* base = args.weight + (n + p) * layout.stride;
-    panels[p] = {base + layout.super, base + layout.scales, base + layout.quants};
-  }
+  for (int p = 0; p < kPanels; ++p) panels[p] = PanelAt(args, layout, n + p);
   alignas(64) float sums[kPanels * kMaxRows * kLanes];
   const int64_t tile = MinOf(EvenTile(row_end - row_begin, kTileRows), kMaxRows);
   for (int64_t row = row_begin; row < row_end; row += tile) {
@@ -364,9 +299,12 @@ void MatMulGrouped(const MatMulArgs& args, int64_t panel_begin, int64_t panel_en
 
 void MatMul(const MatMulArgs& args, int64_t panel_begin, int64_t panel_end, int64_t row_begin,
             int64_t row_end) {
+  if (args.x_int8 != nullptr) {
+    return MatMulInt8(args, panel_begin, panel_end, row_begin, row_end);
+  }
   if (IsInt4(args.format)) {
-    return MatMulGrouped(Int4Weights(args.format), args, panel_begin, panel_end, row_begin,
-                         row_end);
+    return MatMulGrouped(NibbleWeights<Int4Scales>(args.format), args, panel_begin, panel_end,
+                         row_begin, row_end);
   }
   switch (args.format) {
     case kPackF32:
@@ -374,11 +312,14 @@ void MatMul(const MatMulArgs& args, int64_t panel_begin, int64_t panel_end, int6
     case kPackBf16:
       return MatMulBf16(args, panel_begin, panel_end, row_begin, row_end);
     case kPackQ4_0:
-      return MatMulGrouped<Q4_0Weights>(args, panel_begin, panel_end, row_begin, row_end);
+      return MatMulGrouped<NibbleWeights<Q4_0Scales>>(args, panel_begin, panel_end, row_begin,
+                                                      row_end);
     case kPackQ4_1:
-      return MatMulGrouped<Q4_1Weights>(args, panel_begin, panel_end, row_begin, row_end);
+      return MatMulGrouped<NibbleWeights<Q4_1Scales>>(args, panel_begin, panel_end, row_begin,
+                                                      row_end);
     case kPackQ4_K:
-      return MatMulGrouped<Q4_KWeights>(args, panel_begin, panel_end, row_begin, row_end);
+      return MatMulGrouped<NibbleWeights<Q4_KScales>>(args, panel_begin, panel_end, row_begin,
+                                                      row_end);
     case kPackQ8_0:
       return MatMulGrouped<Q8_0Weights>(args, panel_begin, panel_end, row_begin, row_end);
     case kPackQ6_K:

@@ -11,6 +11,7 @@ namespace {
 
 // Register tiles that fit 32 registers.
 constexpr int kMatMulRows = 12;
+constexpr int kInt8Rows = 12, kInt8RowsOfTwo = 6, kInt8RowsOfFour = 2;
 constexpr int kScoreQueries = 8;
 constexpr int kValueQueries = 5, kValueVecs = 4;
 
@@ -104,6 +105,39 @@ inline void Transpose(Vec rows[kLanes]) {
     rows[c + 4].v = _mm512_castsi512_ps(_mm512_shuffle_i32x4(high01, high23, 0x88));
     rows[c + 12].v = _mm512_castsi512_ps(_mm512_shuffle_i32x4(high01, high23, 0xDD));
   }
+}
+
+// To the nearest integer, ties to even.
+inline VecI RoundToInt(Vec a) { return {_mm512_cvtps_epi32(a.v)}; }
+// Bytes 0 4 1 5 2 6 3 7 of each eight integers: where nibbles of a panel's words meet them.
+inline void StoreQuads(int8_t* p, VecI a) {
+  const __m128i order = _mm_setr_epi8(0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15);
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p),
+                   _mm_shuffle_epi8(_mm512_cvtsepi32_epi8(a.v), order));
+}
+// The low and the high nibbles of 64 bytes, as bytes.
+inline VecI LowNibbles(const std::byte* p) {
+  return {_mm512_and_si512(_mm512_loadu_si512(p), _mm512_set1_epi8(15))};
+}
+inline VecI HighNibbles(const std::byte* p) {
+  return {_mm512_and_si512(_mm512_srli_epi16(_mm512_loadu_si512(p), 4), _mm512_set1_epi8(15))};
+}
+// Sums, from `offset` on, of products of four unsigned bytes of each lane and four activations. At
+// most 8 products are added between Begin and End, of bytes below 16.
+struct QuadSums {
+  __m512i v;
+};
+inline QuadSums BeginQuads(int32_t offset) { return {_mm512_set1_epi32(offset)}; }
+inline QuadSums AddQuads(QuadSums sum, VecI bytes, const int8_t* x) {
+  int32_t quad;
+  __builtin_memcpy(&quad, x, sizeof(quad));
+  return {_mm512_dpbusd_epi32(sum.v, bytes.v, _mm512_set1_epi32(quad))};
+}
+inline VecI EndQuads(QuadSums sum, int32_t /*offset*/) { return {sum.v}; }
+
+// The low byte of each lane.
+inline void StoreU8(uint8_t* p, VecI a) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(a.v));
 }
 
 }  // namespace

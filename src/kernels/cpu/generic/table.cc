@@ -3,29 +3,34 @@
 #include "kernels/cpu/generic/vec.h"
 // Algorithms.
 #include "kernels/cpu/attention.h"
+#include "kernels/cpu/generic/peak.h"
 #include "kernels/cpu/elementwise.h"
-#include "kernels/cpu/matmul_f32.h"
+#include "kernels/cpu/matmul_int8.h"
 
 namespace tern {
 
 void FillGenericTable(IsaTable* table) {
   *table = {.name = "generic",
             .bf16_activations = false,
-            .matmul = MatMulF32,
+            .matmul = MatMulF32OrInt8,
             .round_row = RoundRow,
+            .quantize_row = QuantizeRow,
+            .to_e4m3 = ToE4m3,
             .to_bf16 = ToBf16,
             .rms_norm = RmsNorm,
             .layer_norm = LayerNorm,
             .rope = Rope,
             .silu_mul = SiluMul,
             .add = AddTo,
+            .expand_rows = ExpandRows,
             .attention_chunk = AttentionChunk,
             .attention_merge = AttentionMerge,
             .attention_finish = AttentionFinish,
             .index_scores = IndexScores,
             .largest = Largest,
             .arg_max = ArgMax,
-            .sum_exp = SumExp};
+            .sum_exp = SumExp,
+            .peak = kPeakLoops};
 }
 
 }  // namespace tern

@@ -9,6 +9,7 @@ namespace {
 
 // Register tiles that fit 16 registers of 4 lanes.
 constexpr int kMatMulRows = 2;
+constexpr int kInt8Rows = 1, kInt8RowsOfTwo = 0, kInt8RowsOfFour = 0;
 constexpr int kScoreQueries = 1;
 constexpr int kValueQueries = 1, kValueVecs = 2;
 
@@ -164,6 +165,44 @@ inline void Transpose(Vec rows[kLanes]) {
     for (int j = 0; j < kLanes; ++j) out[i][j] = in[j][i];
   }
   __builtin_memcpy(rows, out, sizeof(out));
+}
+
+// To the nearest integer, ties to even, for |a| < 2^22: adding 1.5 * 2^23 leaves the integer in the
+// low bits.
+inline VecI RoundToInt(Vec a) { return SubI(AsInt(Add(a, Set(0x1.8p23f))), SetI(0x4B400000)); }
+// Bytes 0 4 1 5 2 6 3 7 of each eight integers: where nibbles of a panel's words meet them.
+inline void StoreQuads(int8_t* p, VecI a) {
+  for (int half = 0; half < 4; half += 2) {
+    for (int i = 0; i < 4; ++i) {
+      *p++ = static_cast<int8_t>(a.v[half][i]);
+      *p++ = static_cast<int8_t>(a.v[half + 1][i]);
+    }
+  }
+}
+// The low and the high nibbles of 64 bytes, as bytes.
+inline VecI LowNibbles(const std::byte* p) { return And(LoadI(p), SetI(0x0F0F0F0F)); }
+inline VecI HighNibbles(const std::byte* p) {
+  return And(ShiftRight<4>(LoadI(p)), SetI(0x0F0F0F0F));
+}
+// Sums, from `offset` on, of products of four unsigned bytes of each lane and four activations.
+struct QuadSums {
+  VecI sum;
+};
+inline QuadSums BeginQuads(int32_t offset) { return {SetI(offset)}; }
+inline QuadSums AddQuads(QuadSums sum, VecI bytes, const int8_t* x) {
+  for (int i = 0; i < 4; ++i) {
+    // Products of 8 bits and 4 are exact in 16.
+    const Int4 even = bytes.v[i] & 0x00FF00FF, odd = (bytes.v[i] >> 8) & 0x00FF00FF;
+    sum.sum.v[i] +=
+        (even & 0xFFFF) * x[0] + (odd & 0xFFFF) * x[1] + (even >> 16) * x[2] + (odd >> 16) * x[3];
+  }
+  return sum;
+}
+inline VecI EndQuads(QuadSums sum, int32_t /*offset*/) { return sum.sum; }
+
+// Each lane, from 0 to 255, as a byte.
+inline void StoreU8(uint8_t* p, VecI a) {
+  for (int i = 0; i < 16; ++i) p[i] = static_cast<uint8_t>(a.v[i / 4][i % 4]);
 }
 
 }  // namespace

@@ -1,0 +1,389 @@
+// The cases of kernel_bench.h.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "base/rng.h"
+#include "bench/kernel_bench.h"
+#include "kernels/kv_layout.h"
+#include "kernels/weight_info.h"
+
+namespace tern {
+namespace {
+
+// More than caches hold: one row's product is then bound by memory, as in a model.
+constexpr int64_t kColdBytes = int64_t{128} << 20;
+constexpr int64_t kPageTokens = 64;
+
+// Uniform in [-1, 1).
+std::vector<float> Numbers(int64_t n, uint64_t seed) {
+  Rng rng(seed);
+  std::vector<float> values(static_cast<size_t>(n));
+  for (float& value : values) value = static_cast<float>(2 * rng.Uniform() - 1);
+  return values;
+}
+
+void AddOps(Arithmetic arithmetic, double operations, KernelRun* run) {
+  switch (arithmetic) {
+    case Arithmetic::kF32:
+      run->f32_ops += operations;
+      break;
+    case Arithmetic::kBf16:
+      run->bf16_ops += operations;
+      break;
+    case Arithmetic::kInt8:
+      run->int8_ops += operations;
+      break;
+  }
+}
+
+Arithmetic AttentionArithmetic(const Ops& ops) {
+  return HasBf16Products(ops) ? Arithmetic::kBf16 : Arithmetic::kF32;
+}
+
+// A made-up weight [n, k] as a checkpoint stores it: bits are random, scales are 1/128.
+struct StoredWeight {
+  std::vector<uint32_t> data;
+  std::vector<uint32_t> scales;
+  WeightView view;
+};
+
+void MakeStored(const std::string& format, int64_t n, int64_t k, StoredWeight* stored) {
+  Rng rng(static_cast<uint64_t>(n * k));
+  const auto fill = [&](int64_t bytes, uint32_t mask) {
+    stored->data.resize(static_cast<size_t>((bytes + 3) / 4));
+    for (uint32_t& word : stored->data) word = static_cast<uint32_t>(rng.Next()) & mask;
+    return std::as_bytes(std::span(stored->data)).subspan(0, static_cast<size_t>(bytes));
+  };
+  WeightView& view = stored->view;
+  view.rows = n;
+  view.columns = k;
+  if (format == "fp8") {
+    const Shape blocks{(n + 127) / 128, (k + 127) / 128};
+    stored->scales.assign(static_cast<size_t>(*blocks.elements()), 0x3C000000);  // 2^-7
+    view.scheme = WeightView::Scheme::kFp8Block;
+    view.data = {DType::kF8E4M3, Shape{n, k}, fill(n * k, 0xF7F7F7F7)};  // no NaN
+    view.scales = {DType::kF32, blocks, std::as_bytes(std::span(stored->scales))};
+  } else if (format == "int4") {
+    stored->scales.assign(static_cast<size_t>(n * k / 64), 0x3C003C00);
+    view.scheme = WeightView::Scheme::kInt4Group;
+    view.data = {DType::kI32, Shape{n, k / 8}, fill(n * k / 2, ~0u)};
+    view.scales = {DType::kBF16, Shape{n, k / 32}, std::as_bytes(std::span(stored->scales))};
+  } else {
+    const DType dtype = format == "q4_1"   ? DType::kQ4_1
+                        : format == "q8_0" ? DType::kQ8_0
+                                           : DType::kBF16;
+    const auto bytes = static_cast<int64_t>(*StorageBytes(dtype, static_cast<uint64_t>(n * k)));
+    // The top bits of every second byte are cleared: no infinities, whatever the type.
+    view.data = {dtype, Shape{n, k}, fill(bytes, 0x3FFF3FFF)};
+  }
+}
+
+// Calls of `experts` products of `rows` rows each, over weights that no cache holds.
+struct MatMulState {
+  std::vector<PackedMatrix> weights;
+  std::vector<float> x, out;
+  std::vector<MatMulGroup> groups;
+  size_t next = 0;
+};
+
+Result<KernelRun> MakeMatMul(Ops& ops, const std::string& format, int64_t n, int64_t k,
+                             int64_t experts, int64_t rows) {
+  StoredWeight stored;
+  MakeStored(format, n, k, &stored);
+  auto state = std::make_shared<MatMulState>();
+  uint64_t bytes = 0;
+  while (bytes < static_cast<uint64_t>(kColdBytes) ||
+         state->weights.size() < static_cast<size_t>(experts)) {
+    TERN_ASSIGN_OR_RETURN(state->weights.emplace_back(),
+                          ops.Pack(stored.view, Precision::kProduction));
+    bytes += state->weights.back().size_bytes();
+  }
+  state->x = Numbers(experts * rows * k, 1);
+  state->out.resize(static_cast<size_t>(experts * rows * n));
+  KernelRun run;
+  run.bytes = static_cast<double>(experts) * static_cast<double>(state->weights[0].size_bytes());
+  AddOps(ArithmeticOf(ops, state->weights[0]),
+         2.0 * static_cast<double>(experts * rows) * static_cast<double>(n * k), &run);
+  run.run = [&ops, state, n, k, experts, rows] {
+    state->groups.clear();
+    for (int64_t i = 0; i < experts; ++i) {
+      state->groups.push_back({&state->weights[state->next], state->x.data() + i * rows * k, k,
+                               rows, state->out.data() + i * rows * n, n});
+      state->next = (state->next + 1) % state->weights.size();
+    }
+    ops.MatMul(state->groups);
+  };
+  return run;
+}
+
+Result<KernelRun> MakePack(Ops& ops, const std::string& format, int64_t n, int64_t k) {
+  const auto stored = std::make_shared<StoredWeight>();
+  MakeStored(format, n, k, stored.get());
+  TERN_RETURN_IF_ERROR(ops.Pack(stored->view, Precision::kProduction).status());
+  KernelRun run;
+  run.bytes = static_cast<double>(stored->view.data.bytes.size());
+  run.run = [&ops, stored] { (void)ops.Pack(stored->view, Precision::kProduction).ok(); };
+  return run;
+}
+
+// Pages of `sequences` sequences of `positions` rows each, written by `write`.
+struct CacheState {
+  KvSlab slab;
+  Buffer memory;
+  std::vector<std::vector<std::byte*>> pages;
+  std::vector<KvRun> runs;
+  std::vector<float> q, out;
+};
+
+Result<std::shared_ptr<CacheState>> MakeCache(KvFormat format, int64_t token_bytes,
+                                              int64_t sequences, int64_t positions) {
+  auto state = std::make_shared<CacheState>();
+  state->slab = {.format = format, .page_tokens = kPageTokens, .offset_bytes = 64};
+  const int64_t page_bytes = 64 + kPageTokens * (token_bytes + 63) / 64 * 64;
+  const int64_t pages = (positions + kPageTokens - 1) / kPageTokens;
+  state->memory = Buffer(static_cast<size_t>(sequences * pages * page_bytes));
+  if (state->memory.data() == nullptr) return ResourceExhausted("no memory for the KV pages");
+  state->pages.resize(static_cast<size_t>(sequences));
+  std::byte* next = state->memory.data();
+  for (auto& bases : state->pages) {
+    for (int64_t i = 0; i < pages; ++i, next += page_bytes) bases.push_back(next);
+  }
+  return state;
+}
+
+// Writes positions [0, positions) of all sequences, then makes runs of the last `rows` of them.
+template <typename Write>
+void FillCache(CacheState& state, int64_t positions, int64_t rows, const Write& write) {
+  int64_t row = 0;
+  for (const auto& bases : state.pages) {
+    for (int64_t at = 0; at < positions; at += kPageTokens) {
+      write(KvRun{bases.data(), at, 0, std::min(kPageTokens, positions - at)});
+    }
+    state.runs.push_back({bases.data(), positions - rows, row, rows});
+    row += rows;
+  }
+}
+
+// Positions that the rows of a run see.
+double Seen(int64_t positions, int64_t rows) {
+  return static_cast<double>(rows) *
+         (static_cast<double>(positions) - static_cast<double>(rows - 1) / 2);
+}
+
+Result<KernelRun> MakeGqa(Ops& ops, const GqaShape& shape, KvFormat format, int64_t sequences,
+                          int64_t positions, int64_t rows) {
+  const KvRowLayout layout = GqaRowLayout(format, kPageTokens, shape.kv_heads, shape.head_dim);
+  TERN_ASSIGN_OR_RETURN(auto state, MakeCache(format, layout.token_bytes, sequences, positions));
+  const std::vector<float> k = Numbers(kPageTokens * shape.kv_heads * shape.head_dim, 2);
+  FillCache(*state, positions, rows, [&](const KvRun& run) {
+    ops.GqaWrite(shape, state->slab, {&run, 1}, k.data(), k.data());
+  });
+  state->q = Numbers(sequences * rows * shape.heads * shape.head_dim, 3);
+  state->out.resize(state->q.size());
+  KernelRun run;
+  run.bytes = static_cast<double>(sequences * positions * layout.token_bytes);
+  AddOps(AttentionArithmetic(ops),
+         4.0 * static_cast<double>(sequences) * Seen(positions, rows) *
+             static_cast<double>(shape.heads * shape.head_dim),
+         &run);
+  run.run = [&ops, state, shape] {
+    ops.GqaAttention(shape, state->slab, state->runs, state->q.data(), state->out.data());
+  };
+  return run;
+}
+
+Result<std::shared_ptr<CacheState>> MakeMlaCache(Ops& ops, const MlaShape& shape, KvFormat format,
+                                                 int64_t sequences, int64_t positions,
+                                                 int64_t rows) {
+  const KvRowLayout layout = MlaRowLayout(format, kPageTokens, shape.latent, shape.rope);
+  TERN_ASSIGN_OR_RETURN(auto state, MakeCache(format, layout.token_bytes, sequences, positions));
+  const std::vector<float> latent = Numbers(kPageTokens * shape.latent, 2);
+  FillCache(*state, positions, rows, [&](const KvRun& run) {
+    ops.MlaWrite(shape, state->slab, {&run, 1}, latent.data(), latent.data());
+  });
+  return state;
+}
+
+// `selected` > 0: each row attends so many positions, every second one.
+Result<KernelRun> MakeMlaDecode(Ops& ops, const MlaShape& shape, KvFormat format, int64_t sequences,
+                                int64_t positions, int64_t selected) {
+  TERN_ASSIGN_OR_RETURN(auto state, MakeMlaCache(ops, shape, format, sequences, positions, 1));
+  state->q = Numbers(sequences * shape.heads * (shape.latent + shape.rope), 3);
+  state->out.resize(static_cast<size_t>(sequences * shape.heads * shape.latent));
+  KernelRun run;
+  const int64_t row = MlaRowLayout(format, kPageTokens, shape.latent, shape.rope).token_bytes;
+  const int64_t seen = sequences * (selected > 0 ? selected : positions);
+  run.bytes = static_cast<double>(seen * row);
+  AddOps(AttentionArithmetic(ops),
+         2.0 * static_cast<double>(seen * shape.heads) *
+             static_cast<double>(2 * shape.latent + shape.rope),
+         &run);
+  const auto chosen = std::make_shared<std::vector<int32_t>>();
+  for (int64_t i = 0; i < selected; ++i) chosen->push_back(static_cast<int32_t>(2 * i));
+  const std::vector<RowSelection> selections(static_cast<size_t>(selected > 0 ? sequences : 0),
+                                             RowSelection{chosen->data(), selected});
+  run.run = [&ops, state, shape, chosen, selections] {
+    ops.MlaDecodeAttention(shape, state->slab, state->runs, state->q.data(), selections,
+                           state->out.data());
+  };
+  return run;
+}
+
+Result<KernelRun> MakeMlaPrefill(Ops& ops, const MlaShape& shape, KvFormat format,
+                                 int64_t positions, int64_t rows) {
+  TERN_ASSIGN_OR_RETURN(auto state, MakeMlaCache(ops, shape, format, 1, positions, rows));
+  StoredWeight stored;
+  const int64_t width = shape.heads * (shape.nope + shape.value);
+  MakeStored("bf16", width, shape.latent, &stored);
+  TERN_ASSIGN_OR_RETURN(PackedMatrix packed, ops.Pack(stored.view, Precision::kProduction));
+  const auto kv_b = std::make_shared<PackedMatrix>(std::move(packed));
+  state->q = Numbers(rows * shape.heads * (shape.nope + shape.rope), 3);
+  state->out.resize(static_cast<size_t>(rows * shape.heads * shape.value));
+  KernelRun run;
+  run.bytes = static_cast<double>(kv_b->size_bytes());
+  AddOps(AttentionArithmetic(ops),
+         2.0 * Seen(positions, rows) *
+                 static_cast<double>(shape.heads * (shape.nope + shape.rope + shape.value)) +
+             2.0 * static_cast<double>(positions) * static_cast<double>(width * shape.latent),
+         &run);
+  run.run = [&ops, state, kv_b, shape] {
+    ops.MlaPrefillAttention(shape, state->slab, state->runs, *kv_b, state->q.data(),
+                            state->out.data());
+  };
+  return run;
+}
+
+Result<KernelRun> MakeIndexer(Ops& ops, const IndexerShape& shape, KvFormat format,
+                              int64_t positions) {
+  const int64_t token_bytes = shape.dim * KvNumberBytes(format) + (IsFp8(format) ? 4 : 0);
+  TERN_ASSIGN_OR_RETURN(auto state, MakeCache(format, token_bytes, 1, positions));
+  const std::vector<float> k = Numbers(kPageTokens * shape.dim, 2);
+  FillCache(*state, positions, 1, [&](const KvRun& run) {
+    ops.IndexerWrite(shape, state->slab, {&run, 1}, k.data());
+  });
+  state->q = Numbers(shape.heads * shape.dim, 3);
+  state->out = Numbers(shape.heads, 4);  // the heads' weights
+  const auto chosen = std::make_shared<std::vector<int32_t>>(static_cast<size_t>(shape.top_k));
+  KernelRun run;
+  run.bytes = static_cast<double>(positions * token_bytes);
+  AddOps(AttentionArithmetic(ops),
+         2.0 * static_cast<double>(positions) * static_cast<double>(shape.heads * shape.dim), &run);
+  run.run = [&ops, state, chosen, shape] {
+    RowSelection selection;
+    ops.IndexerSelect(shape, state->slab, state->runs, state->q.data(), state->out.data(),
+                      chosen->data(), &selection);
+  };
+  return run;
+}
+
+const char* NameOf(KvFormat format) {
+  switch (format) {
+    case KvFormat::kF32:
+      return "f32";
+    case KvFormat::kBf16:
+      return "bf16";
+    case KvFormat::kFp8E4m3:
+      return "fp8_e4m3";
+    case KvFormat::kFp8Tiled:
+      return "fp8_tiled";
+    case KvFormat::kFp8DsMla:
+      return "fp8_ds_mla";
+  }
+  return "?";
+}
+
+void AddMatMuls(std::vector<KernelCase>& cases) {
+  const struct {
+    int64_t n, k;
+  } shapes[] = {{576, 576}, {1536, 576}, {576, 1536}, {2048, 2048}, {11264, 2048}};
+  for (const char* format : {"bf16", "q8_0", "q4_1", "int4", "fp8"}) {
+    for (const auto& shape : shapes) {
+      if (shape.k % 128 != 0 && std::string(format) == "fp8") continue;
+      for (const int64_t rows : {1, 4, 8, 16, 32, 64, 256, 512}) {
+        cases.push_back(
+            {fmt::format("matmul/{}/{}x{}/rows:{}", format, shape.n, shape.k, rows),
+             [=](Ops& ops) { return MakeMatMul(ops, format, shape.n, shape.k, 1, rows); }});
+      }
+    }
+  }
+  for (const char* format : {"int4", "fp8"}) {
+    cases.push_back({fmt::format("pack/{}/2048x2048", format),
+                     [=](Ops& ops) { return MakePack(ops, format, 2048, 2048); }});
+    for (const int64_t rows : {1, 2, 4, 16, 64}) {
+      cases.push_back({fmt::format("experts/{}/8 of 1408x2048/rows:{}", format, rows),
+                       [=](Ops& ops) { return MakeMatMul(ops, format, 1408, 2048, 8, rows); }});
+    }
+  }
+}
+
+void AddAttention(std::vector<KernelCase>& cases) {
+  const struct {
+    const char* name;
+    GqaShape shape;
+  } shapes[] = {{"9 of 3 heads of 64", {9, 3, 64, 0.125f}},
+                {"32 of 8 heads of 128", {32, 8, 128, 0.088f}}};
+  const struct {
+    int64_t sequences, positions, rows;
+  } works[] = {{1, 512, 1}, {1, 4096, 1}, {8, 512, 1}, {32, 512, 1}, {1, 512, 512}, {1, 4096, 512}};
+  for (const auto& [name, shape] : shapes) {
+    for (const KvFormat format : {KvFormat::kBf16, KvFormat::kFp8E4m3, KvFormat::kFp8Tiled}) {
+      for (const auto& w : works) {
+        cases.push_back({fmt::format("attention/{}/{}/sequences:{}/positions:{}/rows:{}", name,
+                                     NameOf(format), w.sequences, w.positions, w.rows),
+                         [shape = shape, format, w](Ops& ops) {
+                           return MakeGqa(ops, shape, format, w.sequences, w.positions, w.rows);
+                         }});
+      }
+    }
+  }
+}
+
+void AddLatentAttention(std::vector<KernelCase>& cases) {
+  for (const int64_t heads : {16, 64}) {
+    const MlaShape shape{
+        .heads = heads, .latent = 512, .rope = 64, .nope = 128, .value = 128, .scale = 0.1f};
+    for (const KvFormat format :
+         {KvFormat::kBf16, KvFormat::kFp8E4m3, KvFormat::kFp8Tiled, KvFormat::kFp8DsMla}) {
+      for (const auto& [sequences, positions] : {std::pair<int64_t, int64_t>{1, 4096}, {16, 512}}) {
+        cases.push_back({fmt::format("mla_decode/{} heads/{}/sequences:{}/positions:{}", heads,
+                                     NameOf(format), sequences, positions),
+                         [=, s = sequences, p = positions](Ops& ops) {
+                           return MakeMlaDecode(ops, shape, format, s, p, 0);
+                         }});
+      }
+      cases.push_back(
+          {fmt::format("mla_decode/{} heads/{}/2048 of 8192 positions", heads, NameOf(format)),
+           [=](Ops& ops) { return MakeMlaDecode(ops, shape, format, 1, 8192, 2048); }});
+      for (const int64_t positions : {512, 4096}) {
+        cases.push_back(
+            {fmt::format("mla_prefill/{} heads/{}/positions:{}/rows:512", heads, NameOf(format),
+                         positions),
+             [=](Ops& ops) { return MakeMlaPrefill(ops, shape, format, positions, 512); }});
+      }
+    }
+  }
+  for (const KvFormat format : {KvFormat::kBf16, KvFormat::kFp8Tiled}) {
+    for (const int64_t positions : {4096, 32768}) {
+      const IndexerShape shape{.heads = 32, .dim = 128, .top_k = 2048, .scale = 0.088f};
+      cases.push_back({fmt::format("indexer_select/{}/positions:{}", NameOf(format), positions),
+                       [=](Ops& ops) { return MakeIndexer(ops, shape, format, positions); }});
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<KernelCase> KernelCases(const std::string& filter) {
+  std::vector<KernelCase> cases;
+  AddMatMuls(cases);
+  AddAttention(cases);
+  AddLatentAttention(cases);
+  std::erase_if(cases,
+                [&](const KernelCase& one) { return one.name.find(filter) == std::string::npos; });
+  return cases;
+}
+
+}  // namespace tern

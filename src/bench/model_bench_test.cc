@@ -1,0 +1,194 @@
+#include "bench/model_bench.h"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "kernels/weight_info.h"
+
+namespace tern {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+TEST(ModelWorkTest, ListsAreParsedAndWhatIsWrongIsQuoted) {
+  const auto prefill = PrefillWorks("512,2048");
+  ASSERT_TRUE(prefill.ok());
+  EXPECT_EQ((*prefill)[1].Name(), "prefill 2048");
+  const auto decode = DecodeWorks("1@0,32@4096", 7);
+  ASSERT_TRUE(decode.ok());
+  EXPECT_EQ((*decode)[1].Name(), "decode 32 at 4096");
+  EXPECT_EQ((*decode)[1].tokens, 7);
+  EXPECT_TRUE(PrefillWorks("")->empty());
+  for (const char* wrong : {"0", "512,", "x", "-1", "5 12", "99999999999"}) {
+    EXPECT_THAT(PrefillWorks(wrong).status().message(), HasSubstr(wrong)) << wrong;
+  }
+  for (const char* wrong : {"1", "0@5", "1@-5", "1@2@3", "@", "1@0,"}) {
+    EXPECT_THAT(DecodeWorks(wrong, 1).status().message(), HasSubstr(wrong)) << wrong;
+  }
+}
+
+// One BF16 matrix [16, 32] of every row; each sequence's length is checked.
+class FakeModel final : public BenchModel {
+ public:
+  explicit FakeModel(Ops& ops) : ops_(ops) {
+    facts_.vocab_size = 10;
+    facts_.kv_bytes_per_token = 100;
+    facts_.kv_format = "bf16";
+    const std::vector<uint16_t> values(16 * 32, 0x3F80);
+    weight_ = std::move(ops.Pack({DType::kBF16, Shape{16, 32}, std::as_bytes(std::span(values))},
+                                 Precision::kProduction))
+                  .value();
+  }
+
+  const BenchModelFacts& facts() const override { return facts_; }
+  Status Reserve(int64_t sequences, int64_t positions) override {
+    lengths_.assign(static_cast<size_t>(sequences), 0);
+    room_ = positions;
+    calls_.push_back(fmt::format("reserve {}x{}", sequences, positions));
+    return OkStatus();
+  }
+  Status Prefill(int64_t sequence, std::span<const int32_t> tokens) override {
+    lengths_[static_cast<size_t>(sequence)] += static_cast<int64_t>(tokens.size());
+    calls_.push_back(fmt::format("prefill {}", tokens.size()));
+    return Multiply(tokens);
+  }
+  void Spread(int64_t positions) override {
+    calls_.push_back(fmt::format("spread {} to {}", lengths_[0], positions));
+    Rewind(positions);
+  }
+  Status Decode(std::span<const int32_t> tokens) override {
+    if (tokens.size() != lengths_.size()) return Internal("not one token for each sequence");
+    for (int64_t& length : lengths_) ++length;
+    return Multiply(tokens);
+  }
+  void Rewind(int64_t positions) override {
+    std::fill(lengths_.begin(), lengths_.end(), positions);
+  }
+  double DecodeAttentionBytes(int64_t positions) const override {
+    return static_cast<double>(100 * positions);
+  }
+  double DecodeAttentionOps(int64_t positions) const override {
+    return static_cast<double>(8 * positions);
+  }
+  double PrefillAttentionOps(int64_t first, int64_t rows) const override {
+    return static_cast<double>(1000 * first + rows);
+  }
+
+  std::vector<std::string> calls_;
+
+  const PackedMatrix& weight() const { return weight_; }
+
+ private:
+  Status Multiply(std::span<const int32_t> tokens) {
+    if (*std::max_element(lengths_.begin(), lengths_.end()) > room_) return Internal("no room");
+    for (const int32_t token : tokens) {
+      if (token < 0 || token >= 10) return Internal("no such token");
+    }
+    const auto rows = static_cast<int64_t>(tokens.size());
+    const std::vector<float> x(static_cast<size_t>(rows * 32));
+    std::vector<float> out(static_cast<size_t>(rows * 16));
+    const MatMulTarget targets[] = {{&weight_, out.data()}, {&weight_, out.data()}};
+    ops_.MatMul(x.data(), rows, targets);
+    return OkStatus();
+  }
+
+  Ops& ops_;
+  PackedMatrix weight_;
+  BenchModelFacts facts_;
+  std::vector<int64_t> lengths_;
+  int64_t room_ = 0;
+};
+
+class ModelBenchTest : public testing::Test {
+ protected:
+  ModelBenchTest() : ops_(std::move(Ops::Create("", pool_)).value()), model_(*ops_) {}
+
+  ModelResult Run(const ModelWork& work) {
+    options_.works = {work};
+    auto results =
+        RunModelBench(model_, *ops_, options_, [](const std::string&, int64_t, int64_t) {});
+    EXPECT_TRUE(results.ok()) << results.status().message();
+    return results.ok() ? std::move((*results)[0]) : ModelResult{};
+  }
+  static double Ops2(const ModelResult& r) { return r.f32_ops + r.bf16_ops + r.int8_ops; }
+
+  ThreadPool pool_{1};
+  std::unique_ptr<Ops> ops_;
+  FakeModel model_;
+  ModelBenchOptions options_{.chunk = 8, .repetitions = 2, .real_context = 6};
+};
+
+TEST_F(ModelBenchTest, PrefillCountsProductsWeightsAndRows) {
+  const ModelResult r = Run({.kind = ModelWork::Kind::kPrefill, .tokens = 20});
+  EXPECT_EQ(r.tokens_per_s.size(), 2u);
+  EXPECT_EQ(model_.calls_.front(), "reserve 1x20");
+  EXPECT_THAT(std::vector(model_.calls_.begin() + 1, model_.calls_.begin() + 4),
+              ElementsAre("prefill 8", "prefill 8", "prefill 4"));
+  EXPECT_EQ(model_.calls_.size(), 1u + 3 * 3);  // one that counts work, two that are timed
+  // Each row meets the matrix twice; attention as the model says.
+  EXPECT_DOUBLE_EQ(Ops2(r), 20 * 2 * 2.0 * 16 * 32 + (8 + (8000 + 8) + (16000 + 4)));
+  // A matrix is read once in each of three passes, however often it is used; and 20 rows are
+  // cached.
+  EXPECT_DOUBLE_EQ(r.bytes, 3.0 * static_cast<double>(model_.weight().size_bytes()) + 20 * 100);
+  EXPECT_EQ(r.weight_format, "BF16");
+}
+
+TEST_F(ModelBenchTest, DecodeHoldsItsContextAndGrowsIt) {
+  const ModelResult r =
+      Run({.kind = ModelWork::Kind::kDecode, .tokens = 3, .batch = 4, .context = 16});
+  EXPECT_EQ(r.tokens_per_s.size(), 2u);
+  EXPECT_THAT(model_.calls_, ElementsAre("reserve 4x19", "prefill 6", "spread 6 to 16"));
+  // Steps see 17, 18 and 19 positions.
+  EXPECT_DOUBLE_EQ(Ops2(r), 3 * 4 * 2 * 2.0 * 16 * 32 + 4 * 8 * (17 + 18 + 19));
+  EXPECT_DOUBLE_EQ(
+      r.bytes, 3.0 * static_cast<double>(model_.weight().size_bytes()) + 4 * 100 * (17 + 18 + 19));
+}
+
+TEST_F(ModelBenchTest, TheNearerLimitCounts) {
+  ModelResult r;
+  r.work = {.kind = ModelWork::Kind::kPrefill, .tokens = 100};
+  r.tokens_per_s = {50};  // 2 s
+  r.bytes = 10e9;
+  r.bf16_ops = 60e9;
+  r.int8_ops = 80e9;
+  MachineLimits limits;
+  limits.read.best = 10e9;
+  limits.f32.best = 50e9;
+  limits.bf16.best = 100e9;
+  limits.int8.best = 400e9;
+  std::vector<ModelResult> results = {r};
+  ApplyLimits(limits, results);
+  EXPECT_DOUBLE_EQ(results[0].memory_s, 1);
+  EXPECT_DOUBLE_EQ(results[0].arithmetic_s, 0.8);
+  EXPECT_DOUBLE_EQ(results[0].share(), 0.5);
+  EXPECT_STREQ(results[0].bound(), "memory");
+  limits.bf16.best = 0;  // a level without such products does them in float32
+  ApplyLimits(limits, results);
+  EXPECT_DOUBLE_EQ(results[0].arithmetic_s, 1.4);
+  EXPECT_STREQ(results[0].bound(), "arithmetic");
+}
+
+// Every level that the host has; figures only have to be there.
+TEST(MachineLimitsTest, EveryLevelIsMeasured) {
+  ThreadPool pool(2);
+  const LimitOptions quick{
+      .slices = 2, .slice_us = 200, .read_bytes = 8 << 20, .read_slice_bytes = 2 << 20};
+  for (const std::string& isa : Ops::SupportedIsas()) {
+    const auto limits = MeasureLimits(isa, pool, quick);
+    ASSERT_TRUE(limits.ok()) << limits.status().message();
+    EXPECT_EQ(limits->isa, isa);
+    EXPECT_GT(limits->read.best, 0);
+    EXPECT_EQ(limits->f32.best > 0, isa != "ref");
+    EXPECT_EQ(limits->bf16.best > 0, isa == "avx512");
+    EXPECT_EQ(limits->int8.best > 0, isa == "avx512" || isa == "avx2");
+    EXPECT_GE(limits->f32.best, limits->f32.median);
+  }
+  EXPECT_FALSE(MeasureLimits("avx9000", pool, quick).ok());
+}
+
+}  // namespace
+}  // namespace tern

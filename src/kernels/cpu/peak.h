@@ -1,0 +1,26 @@
+// Loops that find what a level can do at most: IsaTable::peak. The level's peak.h has the products.
+// See kernels/cpu/isa_common.h for the rules of this file.
+#pragma once
+
+#include "kernels/cpu/isa_common.h"
+
+namespace tern {
+namespace {
+
+// PeakLoops::read.
+[[maybe_unused]] int64_t PeakRead(const std::byte* data, int64_t bytes) {
+  constexpr int64_t kStep = 256;
+  VecI sum[4] = {SetI(0), SetI(0), SetI(0), SetI(0)};
+  for (int64_t at = 0; at + kStep <= bytes; at += kStep) {
+    for (int i = 0; i < 4; ++i) sum[i] = AddI(sum[i], LoadI(data + at + 64 * i));
+  }
+  int32_t lanes[kLanes];
+  const VecI all = AddI(AddI(sum[0], sum[1]), AddI(sum[2], sum[3]));
+  __builtin_memcpy(lanes, &all, sizeof(lanes));
+  uint32_t total = 0;
+  for (const int32_t lane : lanes) total += static_cast<uint32_t>(lane);
+  return total;
+}
+
+}  // namespace
+}  // namespace tern
