@@ -25,7 +25,7 @@ LimitFigure FigureOf(const std::vector<double>& rates) {
   return {*std::max_element(rates.begin(), rates.end()), MedianOf(rates)};
 }
 
-using PeakLoop = double (*)(int64_t rounds, float* sink);
+using PeakLoop = double (*)(int64_t rounds);
 
 LimitFigure MeasureLoop(PeakLoop loop, ThreadPool& pool, const LimitOptions& options) {
   if (loop == nullptr) return {};
@@ -33,20 +33,16 @@ LimitFigure MeasureLoop(PeakLoop loop, ThreadPool& pool, const LimitOptions& opt
   const int64_t chunks = pool.threads() * kChunksPerThread;
   // Rounds of a chunk, so that a slice takes about slice_us.
   int64_t rounds = 100;
-  float sink[16];
   for (;; rounds *= 2) {
     const int64_t start = clock.NowUs();
-    loop(rounds, sink);
+    loop(rounds);
     if (clock.NowUs() - start >= options.slice_us / kChunksPerThread) break;
   }
   std::vector<double> rates;
   for (int64_t slice = 0; slice < options.slices; ++slice) {
     std::atomic<double> operations{0};
     const int64_t start = clock.NowUs();
-    pool.ParallelFor(chunks, [&](int64_t, int) {
-      float own[16];
-      operations += loop(rounds, own);
-    });
+    pool.ParallelFor(chunks, [&](int64_t, int) { operations += loop(rounds); });
     rates.push_back(operations.load() / Seconds(clock.NowUs() - start));
   }
   return FigureOf(rates);
