@@ -3,8 +3,8 @@
 #include "kernels/cpu/generic/vec.h"
 // Algorithms.
 #include "kernels/cpu/attention.h"
-#include "kernels/cpu/generic/peak.h"
 #include "kernels/cpu/elementwise.h"
+#include "kernels/cpu/generic/peak.h"
 #include "kernels/cpu/matmul_int8.h"
 
 namespace tern {
