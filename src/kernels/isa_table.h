@@ -90,12 +90,12 @@ inline constexpr int64_t AttentionWorkspaceFloats(int64_t queries, int64_t key_d
 }
 
 // What `tern bench` measures as limits; not used by models. Loops over registers run `rounds`
-// rounds and return the operations done, two for each product; `sink` [16] takes a sum that means
-// nothing. Null where the level has no such products.
+// rounds, one or more, and return the operations done, two for each product. Null where the level
+// has no such products.
 struct PeakLoops {
-  double (*f32)(int64_t rounds, float* sink);
-  double (*bf16)(int64_t rounds, float* sink);
-  double (*int8)(int64_t rounds, float* sink);
+  double (*f32)(int64_t rounds);
+  double (*bf16)(int64_t rounds);
+  double (*int8)(int64_t rounds);
   // Reads `bytes`, a multiple of 256, once; returns a sum that means nothing.
   int64_t (*read)(const std::byte* data, int64_t bytes);
 };

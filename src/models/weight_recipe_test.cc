@@ -58,6 +58,28 @@ TEST(WeightRecipeTest, KimiK26) {
   EXPECT_NEAR(static_cast<double>(sums.bytes) / kGib, 554.27, 554.27 * 0.005);
 }
 
+// What one token reads of bench-moe-6l when every linear layer is quantized, by hand: attention
+// 6 x 11,403,264, the dense MLP 69,206,016, five times 2 shared and 6 routed experts of 8,650,752,
+// the head 67,108,864: 550.8 million weights of 1 byte + 4 / 128^2, or of 4.5 bits. The router's
+// 5 x 131,072 are BF16 and counted apart.
+TEST(WeightRecipeTest, AllLinearLayersOfBenchMoe) {
+  const auto config = LoadModelConfig("tests/data/configs/bench-moe-6l.json");
+  ASSERT_TRUE(config.ok()) << config.status().message();
+  const auto bytes_of_a_token = [&](WeightRecipe recipe) {
+    double bytes = 0;
+    const auto specs = TensorList(*config);
+    for (const TensorSpec& spec : *specs) {
+      if (!IsLinear(spec)) continue;
+      const double share = spec.kind == TensorKind::kExpert ? 6.0 / 64 : 1.0;
+      bytes += share * static_cast<double>(StoredAs(spec, *config, recipe)->bytes);
+    }
+    return bytes;
+  };
+  const double weights = 6 * 11403264.0 + 69206016 + 5 * 8 * 8650752.0 + 67108864;
+  EXPECT_NEAR(bytes_of_a_token(WeightRecipe::kFp8Linear), weights * (1 + 4.0 / 16384), 1e5);
+  EXPECT_NEAR(bytes_of_a_token(WeightRecipe::kInt4Linear), weights * 4.5 / 8, 1e5);
+}
+
 TEST(WeightRecipeTest, NamesOfStoredTensors) {
   EXPECT_EQ(WeightOf("a.up_proj.weight_scale_inv"), "a.up_proj.weight");
   EXPECT_EQ(WeightOf("a.up_proj.weight_packed"), "a.up_proj.weight");
@@ -72,7 +94,8 @@ TEST(DummyTest, EveryRecipeGivesFiniteLogits) {
   for (const char* folder : {"kimi-k2", "glm52-dsa-shared", "glm4-moe", "llama"}) {
     std::vector<uint64_t> sizes;
     for (const WeightRecipe recipe :
-         {WeightRecipe::kBf16, WeightRecipe::kFp8, WeightRecipe::kInt4}) {
+         {WeightRecipe::kBf16, WeightRecipe::kFp8, WeightRecipe::kFp8Linear, WeightRecipe::kInt4,
+          WeightRecipe::kInt4Linear}) {
       LoadOptions options;
       options.format = LoadFormat::kDummy;
       options.dummy_recipe = recipe;

@@ -14,10 +14,10 @@ import sys
 import gguf
 import numpy as np
 
-TYPES = {  # type, bytes of a block of 32, scale
-    "q4_0": (gguf.GGMLQuantizationType.Q4_0, 18, 0.004),
-    "iq4_nl": (gguf.GGMLQuantizationType.IQ4_NL, 18, 0.0003),
-    "q8_0": (gguf.GGMLQuantizationType.Q8_0, 34, 0.0003),
+TYPES = {  # type, bytes of a block of 32, scale, the file's type
+    "q4_0": (gguf.GGMLQuantizationType.Q4_0, 18, 0.004, gguf.LlamaFileType.MOSTLY_Q4_0),
+    "iq4_nl": (gguf.GGMLQuantizationType.IQ4_NL, 18, 0.0003, gguf.LlamaFileType.MOSTLY_IQ4_NL),
+    "q8_0": (gguf.GGMLQuantizationType.Q8_0, 34, 0.0003, gguf.LlamaFileType.MOSTLY_Q8_0),
 }
 CONFIG = pathlib.Path(__file__).resolve().parent.parent / "data/configs/bench-moe-6l.json"
 
@@ -25,7 +25,7 @@ CONFIG = pathlib.Path(__file__).resolve().parent.parent / "data/configs/bench-mo
 def main():
     if len(sys.argv) != 3 or sys.argv[2] not in TYPES:
         sys.exit(__doc__)
-    out, (kind, block_bytes, scale) = sys.argv[1], TYPES[sys.argv[2]]
+    out, (kind, block_bytes, scale, file_type) = sys.argv[1], TYPES[sys.argv[2]]
     c = json.loads(CONFIG.read_text())
     hidden, heads, vocab = c["hidden_size"], c["num_attention_heads"], c["vocab_size"]
     latent, q_rank = c["kv_lora_rank"], c["q_lora_rank"]
@@ -59,7 +59,7 @@ def main():
     w.add_expert_weights_norm(c["norm_topk_prob"])
     w.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
     w.add_tokenizer_model("no_vocab")
-    w.add_file_type(2)
+    w.add_file_type(file_type)
 
     rng = np.random.default_rng(0)
 

@@ -4,6 +4,23 @@
 
 #include "kernels/cpu/isa_common.h"
 
+// Defines double name(int64_t rounds): a loop whose every round runs `product` for each register
+// number \r of `chains` (`count` of them, independent sums), after `clear` for each and `load`,
+// which puts the factors [a] and [b] into registers. Returns rounds * count * operations. All
+// assembly: compilers merge chains that compute the same, or keep them in memory.
+#define TERN_PEAK_LOOP(name, a_bits, b_bits, chains, count, operations, clear, load, product, ...) \
+  double name(int64_t rounds) {                                                                    \
+    const double all = static_cast<double>(rounds) * (count) * (operations);                       \
+    const uint32_t a = a_bits, b = b_bits;                                                         \
+    __asm__ volatile(".irp r," chains "\n\t" clear "\n\t.endr\n\t" load                            \
+                     "\n\t.p2align 5\n1:\n\t.irp r," chains "\n\t" product                         \
+                     "\n\t.endr\n\tdec %[rounds]\n\tjnz 1b"                                        \
+                     : [rounds] "+r"(rounds)                                                       \
+                     : [a] "m"(a), [b] "m"(b)                                                      \
+                     : "cc", __VA_ARGS__);                                                         \
+    return all;                                                                                    \
+  }
+
 namespace tern {
 namespace {
 

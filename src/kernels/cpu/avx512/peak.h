@@ -2,59 +2,39 @@
 // See kernels/cpu/isa_common.h for the rules of this file.
 #pragma once
 
-#include <immintrin.h>
-
 #include "kernels/cpu/peak.h"
 
 namespace tern {
 namespace {
 
-constexpr int kPeakChains = 20;  // latency up to 6, two a cycle; with two factors, of 32 registers
+// Latency up to 6, two a cycle.
+#define TERN_CHAINS "0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19"
+#define TERN_CLOBBERS                                                                           \
+  "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10",      \
+      "xmm11", "xmm12", "xmm13", "xmm14", "xmm15", "xmm16", "xmm17", "xmm18", "xmm19", "xmm30", \
+      "xmm31"
 
-double PeakF32(int64_t rounds, float* sink) {
-  __m512 sum[kPeakChains] = {};
-  __m512 a = _mm512_set1_ps(1.0f);
-  const __m512 b = _mm512_set1_ps(0x1p-30f);
-  for (int64_t round = 0; round < rounds; ++round) {
-    for (__m512& chain : sum) chain = _mm512_fmadd_ps(a, b, chain);
-    __asm__ volatile("" : "+v"(a));
-  }
-  for (int i = 1; i < kPeakChains; ++i) sum[0] = _mm512_add_ps(sum[0], sum[i]);
-  _mm512_storeu_ps(sink, sum[0]);
-  return static_cast<double>(rounds) * kPeakChains * 16 * 2;
-}
+// 1 and 2^-30.
+TERN_PEAK_LOOP(PeakF32, 0x3F800000, 0x30800000, TERN_CHAINS, 20, 16 * 2,
+               "vpxord %%zmm\\r, %%zmm\\r, %%zmm\\r",
+               "vpbroadcastd %[a], %%zmm30\n\tvpbroadcastd %[b], %%zmm31",
+               "vfmadd231ps %%zmm30, %%zmm31, %%zmm\\r", TERN_CLOBBERS)
 
-double PeakBf16(int64_t rounds, float* sink) {
-  __m512 sum[kPeakChains] = {};
-  __m512i a = _mm512_set1_epi32(0x3F803F80);        // 1, 1
-  const __m512i b = _mm512_set1_epi32(0x30803080);  // 2^-30, 2^-30
-  for (int64_t round = 0; round < rounds; ++round) {
-    for (__m512& chain : sum) {
-      chain = _mm512_dpbf16_ps(chain, reinterpret_cast<__m512bh>(a), reinterpret_cast<__m512bh>(b));
-    }
-    __asm__ volatile("" : "+v"(a));
-  }
-  for (int i = 1; i < kPeakChains; ++i) sum[0] = _mm512_add_ps(sum[0], sum[i]);
-  _mm512_storeu_ps(sink, sum[0]);
-  return static_cast<double>(rounds) * kPeakChains * 32 * 2;
-}
+TERN_PEAK_LOOP(PeakBf16, 0x3F803F80, 0x30803080, TERN_CHAINS, 20, 32 * 2,
+               "vpxord %%zmm\\r, %%zmm\\r, %%zmm\\r",
+               "vpbroadcastd %[a], %%zmm30\n\tvpbroadcastd %[b], %%zmm31",
+               "vdpbf16ps %%zmm30, %%zmm31, %%zmm\\r", TERN_CLOBBERS)
 
 // Unsigned by signed bytes in fours, added up in 32 bits.
-double PeakInt8(int64_t rounds, float* sink) {
-  __m512i sum[kPeakChains] = {};
-  __m512i a = _mm512_set1_epi8(3);
-  const __m512i b = _mm512_set1_epi8(5);
-  for (int64_t round = 0; round < rounds; ++round) {
-    for (__m512i& chain : sum) chain = _mm512_dpbusd_epi32(chain, a, b);
-    __asm__ volatile("" : "+v"(a));
-  }
-  for (int i = 1; i < kPeakChains; ++i) sum[0] = _mm512_add_epi32(sum[0], sum[i]);
-  _mm512_storeu_si512(sink, sum[0]);
-  return static_cast<double>(rounds) * kPeakChains * 64 * 2;
-}
+TERN_PEAK_LOOP(PeakInt8, 0x03030303, 0x05050505, TERN_CHAINS, 20, 64 * 2,
+               "vpxord %%zmm\\r, %%zmm\\r, %%zmm\\r",
+               "vpbroadcastd %[a], %%zmm30\n\tvpbroadcastd %[b], %%zmm31",
+               "vpdpbusd %%zmm30, %%zmm31, %%zmm\\r", TERN_CLOBBERS)
 
-constexpr PeakLoops kPeakLoops = {
-    .f32 = PeakF32, .bf16 = PeakBf16, .int8 = PeakInt8, .read = PeakRead};
+#undef TERN_CHAINS
+#undef TERN_CLOBBERS
+
+constexpr PeakLoops kPeakLoops = {PeakF32, PeakBf16, PeakInt8, PeakRead};
 
 }  // namespace
 }  // namespace tern

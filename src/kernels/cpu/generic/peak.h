@@ -7,27 +7,24 @@
 namespace tern {
 namespace {
 
-constexpr int kPeakChains = 10;
-
-// A product and a sum each: this level fuses nothing.
-double PeakF32(int64_t rounds, float* sink) {
-  Float4 sum[kPeakChains] = {};
-  Float4 a = {1.0f, 1.0f, 1.0f, 1.0f};
-  const Float4 b = {0x1p-30f, 0x1p-30f, 0x1p-30f, 0x1p-30f};
-  for (int64_t round = 0; round < rounds; ++round) {
-    for (Float4& chain : sum) {
 #if defined(__x86_64__)
-      __asm__ volatile("" : "+x"(a));  // the compiler must not know that products repeat
-#endif
-      chain += a * b;
-    }
-  }
-  for (int i = 1; i < kPeakChains; ++i) sum[0] += sum[i];
-  for (int i = 0; i < 4; ++i) sink[i] = sum[0][i];
-  return static_cast<double>(rounds) * kPeakChains * 4 * 2;
-}
 
-constexpr PeakLoops kPeakLoops = {.f32 = PeakF32, .read = PeakRead};
+// A product and a sum each: this level fuses nothing. 1 and 2^-30.
+TERN_PEAK_LOOP(PeakF32, 0x3F800000, 0x30800000, "0,1,2,3,4,5,6,7,8,9", 10, 4 * 2,
+               "xorps %%xmm\\r, %%xmm\\r",
+               "movss %[a], %%xmm14\n\tshufps $0, %%xmm14, %%xmm14\n\t"
+               "movss %[b], %%xmm15\n\tshufps $0, %%xmm15, %%xmm15",
+               "movaps %%xmm14, %%xmm13\n\tmulps %%xmm15, %%xmm13\n\taddps %%xmm13, %%xmm\\r",
+               "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9",
+               "xmm13", "xmm14", "xmm15")
+
+constexpr PeakLoops kPeakLoops = {PeakF32, nullptr, nullptr, PeakRead};
+
+#else
+
+constexpr PeakLoops kPeakLoops = {nullptr, nullptr, nullptr, PeakRead};
+
+#endif
 
 }  // namespace
 }  // namespace tern

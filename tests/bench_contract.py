@@ -1,0 +1,88 @@
+"""What `tern bench` prints and writes: JSON, tables, pictures, exit codes.
+
+usage: bench_contract.py TERN
+Figures are only checked for being there: nothing here depends on the machine's speed.
+"""
+import json, pathlib, subprocess, sys, tempfile
+import xml.dom.minidom
+
+TERN = sys.argv[1]
+MODEL = ("--model-path", "tests/data/configs/bench-moe-6l.json", "--load-format", "dummy")
+TINY = ("--model-path", "tests/data/golden/kimi-k2-int4")
+
+
+def run(*args):
+    done = subprocess.run([TERN, "bench", *args], capture_output=True, text=True, timeout=110)
+    return done.returncode, done.stdout, done.stderr
+
+
+def usage_error(*args, says):
+    code, out, err = run(*args)
+    assert code == 2 and out == "" and says in err, (args, code, out, err)
+
+
+def failure(*args, says):
+    code, out, err = run(*args)
+    assert code == 1 and out == "" and says in err and err.count("\n") <= 2, (args, code, out, err)
+
+
+for part in ("limits", "model", "kernels", "serve", "compare"):
+    code, out, _ = run(part, "--help")
+    assert code == 0 and "--json" in out and "--plot" in out, part
+code, out, _ = run("--help")
+assert code == 0 and all(part in out for part in ("limits", "model", "kernels", "serve", "compare"))
+usage_error(says="Usage")
+usage_error("nothing", says="there is no part 'nothing'")
+
+with tempfile.TemporaryDirectory() as folder:
+    folder = pathlib.Path(folder)
+    code, out, err = run("limits", "--threads", "1", "--slices", "2", "--json", "-", "--plot", str(folder / "l.svg"))
+    assert code == 0 and err == "", err
+    limits = json.loads(out)
+    assert limits["results"][0]["threads"] == 1 and limits["results"][0]["read_bytes_per_s"]["best"] > 0
+    assert {"cpu", "isa", "threads", "load_average"} <= limits["machine"].keys()
+    xml.dom.minidom.parse(str(folder / "l.svg"))
+
+    # Every format by its name, in each result.
+    code, out, err = run("model", *TINY, "--prefill", "3,20", "--decode", "2@17", "--decode-tokens", "3",
+                         "--repetitions", "1", "--activation-dtypes", "auto,int8", "--kv-cache-dtypes", "bf16,fp8_tiled",
+                         "--page-size", "8", "--threads", "2", "--json", str(folder / "m.json"),
+                         "--plot", str(folder / "m.svg"))
+    assert code == 0, err
+    assert "decode 2 at 17" in out and "prefill 20" in out, out
+    model = json.loads((folder / "m.json").read_text())
+    assert len(model["results"]) == 3 * 2 * 2
+    for result in model["results"]:
+        assert "INT4 g32" in result["weight_format"] and result["threads"] == 2 and result["isa"], result
+        assert result["tokens_per_s"] > 0 and 0 < result["limit"]["share"], result
+    assert {r["kv_format"] for r in model["results"]} == {"bf16", "fp8_tiled"}
+    assert len({r["activation_format"] for r in model["results"]}) == 2
+    xml.dom.minidom.parse(str(folder / "m.svg"))
+
+    code, out, err = run("kernels", "--filter", "matmul/int4/576x576/rows:1", "--min-time", "1", "--json", "-")
+    assert code == 0, err
+    names = [r["name"] for r in json.loads(out)["results"]]
+    assert names == ["matmul/int4/576x576/rows:1", "matmul/int4/576x576/rows:16"], names
+
+    code, out, err = run("compare", "--runs", "6", "--warm-ups", "0", "--figure", r"n=n=(\d+)=>/n", "--json", "-", "--",
+                         "sh", "-c", "echo n=30", ":::", "echo", '{"n": 20}')
+    assert code == 0, err
+    compared = json.loads(out)["results"][0]
+    assert compared["ratio"] == 1.5 and compared["ratio_interval"] == [1.5, 1.5], compared
+    assert abs(compared["ratio_coverage"] - 0.96875) < 1e-12, compared
+
+    usage_error("compare", "--", "true", ":::", "true", says="--figure")
+    usage_error("compare", "--figure", "a", "--", "true", ":::", "true", says="NAME=A=>B")
+    usage_error("compare", "--figure", "a=(", "--", "true", ":::", "true", says="regular expression")
+    usage_error("compare", "--figure", "a=b", "--", "true", says="two commands")
+    usage_error("serve", says="--url")
+    failure("compare", "--figure", "a=b", "--", "false", ":::", "true", says="false: exit code 1")
+    failure("model", *TINY, "--prefill", "12x", says="12x")
+    failure("model", *TINY, "--decode", "8", says="BATCH@CONTEXT")
+    failure("model", *TINY, "--prefill", "9999999", says="prefill 9999999")
+    failure("model", "--model-path", str(folder), says="config.json")
+    failure("model", says="--model-path is required")
+    failure("model", *MODEL, "--json", str(folder / "no/m.json"), says="no folder")
+    failure("kernels", "--filter", "nonsense", says="no case")
+    failure("serve", "--url", "http://127.0.0.1:9", "--requests", "1", "--warm-ups", "0", says="answered no request")
+print("ok")
