@@ -12,6 +12,7 @@ int ChatCommand(const std::vector<std::string>& args);
 int EvalCommand(const std::vector<std::string>& args);
 int InspectCommand(const std::vector<std::string>& args);
 int ParityCommand(const std::vector<std::string>& args);
+int PlanCommand(const std::vector<std::string>& args);
 int QuantizeCommand(const std::vector<std::string>& args);
 int ServeCommand(const std::vector<std::string>& args);
 int TemplateCommand(const std::vector<std::string>& args);

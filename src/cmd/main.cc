@@ -30,6 +30,8 @@ constexpr Command kCommands[] = {
      tern::EvalCommand},
     {"bench", "speed: limits of the machine, models, kernels, serving, comparisons",
      tern::BenchCommand},
+    {"plan", "memory, speed and cost of a model on a machine that flags describe, or on this one",
+     tern::PlanCommand},
     {"parity", "compare logits with a reference file", tern::ParityCommand},
 };
 

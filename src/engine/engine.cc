@@ -9,22 +9,26 @@
 
 namespace tern {
 
+MemoryPlanInput MemoryPlanInputOf(const EngineOptions& options, uint64_t available_bytes) {
+  return {.kv_format = options.kv_format,
+          .kv_bf16_layers = options.kv_bf16_layers,
+          .page_tokens = options.page_tokens,
+          .max_total_tokens = options.max_total_tokens,
+          .mem_fraction_static = options.mem_fraction_static,
+          .available_bytes = available_bytes,
+          .max_running_requests = options.max_running_requests,
+          .chunked_prefill_size = options.chunked_prefill_size,
+          .context_length = options.context_length};
+}
+
 Result<std::unique_ptr<Engine>> Engine::Start(Model& model, Ops& ops, EngineOptions options,
                                               MetricRegistry& registry, const Clock& clock) {
   if (options.max_queued_requests < 1) {
     return InvalidArgument("max_queued_requests must be 1 or more");
   }
   // The weights are loaded already: what they took was available before.
-  const MemoryPlanInput input = {
-      .kv_format = options.kv_format,
-      .kv_bf16_layers = options.kv_bf16_layers,
-      .page_tokens = options.page_tokens,
-      .max_total_tokens = options.max_total_tokens,
-      .mem_fraction_static = options.mem_fraction_static,
-      .available_bytes = AvailableMemoryBytes() + model.info().weight_bytes,
-      .max_running_requests = options.max_running_requests,
-      .chunked_prefill_size = options.chunked_prefill_size,
-      .context_length = options.context_length};
+  const MemoryPlanInput input =
+      MemoryPlanInputOf(options, AvailableMemoryBytes() + model.info().weight_bytes);
   TERN_ASSIGN_OR_RETURN(const MemoryPlan plan, PlanMemory(model.info(), input));
   TERN_LOG(kInfo, "memory: {}", plan.Summary());
   auto metrics = std::make_unique<EngineMetrics>(registry);

@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/metrics.h"
 #include "base/result.h"
+#include "engine/memory_plan.h"
 #include "engine/request.h"
 #include "kernels/ops.h"
 #include "models/model.h"
@@ -30,6 +31,10 @@ struct EngineOptions {
   bool disable_radix_cache = false;
   uint64_t random_seed = 0;  // for requests without a seed; 0: from the system
 };
+
+// What PlanMemory gets for an engine on a machine that has `available_bytes` before the weights are
+// loaded. Engine::Start and `tern plan` both ask here.
+MemoryPlanInput MemoryPlanInputOf(const EngineOptions& options, uint64_t available_bytes);
 
 // A consistent snapshot, taken between steps.
 struct EngineStats {

@@ -1,0 +1,196 @@
+#include "cmd/plan_report.h"
+
+#include <fmt/format.h>
+
+#include "report/text_table.h"
+
+namespace tern {
+namespace {
+
+double Gib(uint64_t bytes) { return static_cast<double>(bytes) / (1 << 30); }
+
+double TokensPerGib(const PlanReport& r) {
+  return static_cast<double>(int64_t{1} << 30) * static_cast<double>(r.page_tokens) /
+         static_cast<double>(r.memory.page_bytes);
+}
+
+const char* Bound(bool memory) { return memory ? "memory" : "arithmetic"; }
+
+Json PointJson(const PlanReport& r, const PlanPoint& point, bool decode) {
+  Json json = Json::object();
+  if (decode) json["batch"] = point.batch;
+  json[decode ? "context" : "prompt_tokens"] = point.tokens;
+  json["seconds"] = point.cost.seconds;
+  json["tokens_per_s"] = point.tokens_per_s;
+  if (decode) json["tokens_per_s_per_request"] = 1 / point.cost.seconds;
+  json["weight_bytes"] = point.cost.weight_bytes;
+  json["weight_operations"] = point.cost.weight_operations;
+  json["attention_bytes"] = point.cost.attention_bytes;
+  json["attention_operations"] = point.cost.attention_operations;
+  json["weights_bound_by"] = Bound(point.cost.weights_bound_by_memory);
+  json["attention_bound_by"] = Bound(point.cost.attention_bound_by_memory);
+  json["cost_per_million_tokens"] =
+      r.price_per_hour > 0 ? Json(CostPerMillionTokens(r.price_per_hour, point.tokens_per_s))
+                           : Json();
+  return json;
+}
+
+std::string Money(const PlanReport& r, double tokens_per_s) {
+  if (r.price_per_hour <= 0) return "-";
+  return fmt::format("{:.4g}", CostPerMillionTokens(r.price_per_hour, tokens_per_s));
+}
+
+std::string SpeedText(const PlanReport& r) {
+  using Align = TextTable::Align;
+  TextTable table({{"work"},
+                   {"tokens/s", Align::kRight},
+                   {"per request", Align::kRight},
+                   {"ms", Align::kRight},
+                   {"weights by"},
+                   {"attention by"},
+                   {"cost per million", Align::kRight}});
+  const auto add = [&](const PlanPoint& p, bool decode) {
+    table.AddRow({decode ? fmt::format("decode {} at {}", p.batch, p.tokens)
+                         : fmt::format("prefill {}", p.tokens),
+                  fmt::format("{:.1f}", p.tokens_per_s),
+                  decode ? fmt::format("{:.2f}", 1 / p.cost.seconds) : "-",
+                  fmt::format("{:.3f}", p.cost.seconds * 1e3),
+                  Bound(p.cost.weights_bound_by_memory), Bound(p.cost.attention_bound_by_memory),
+                  Money(r, p.tokens_per_s)});
+  };
+  for (const PlanPoint& point : r.decode) add(point, true);
+  for (const PlanPoint& point : r.prefill) add(point, false);
+  return table.ToText();
+}
+
+}  // namespace
+
+Json PlanJson(const PlanReport& r) {
+  const MemoryPlan& m = r.memory;
+  Json json = Json::object();
+  json["path"] = r.path;
+  json["architecture"] = r.model.config.architecture;
+  json["recipe"] = r.recipe;
+  json["kv_format"] = r.kv_format;
+  json["machine"] = {{"name", r.machine},
+                     {"this_host", r.host},
+                     {"gpus", r.gpus},
+                     {"tp", r.model.tp},
+                     {"replicas", r.replicas()},
+                     {"bytes_per_s", r.limits.bytes_per_s},
+                     {"operations_per_s", r.limits.operations_per_s},
+                     {"limits_from", r.limits_from}};
+  json["free_parameters"] = {{"mem_fraction_static", r.mem_fraction_static},
+                             {"reserve_bytes", r.reserve_bytes},
+                             {"bandwidth_efficiency", r.limits.bandwidth_efficiency},
+                             {"arithmetic_efficiency", r.limits.arithmetic_efficiency},
+                             {"price_per_hour", r.price_per_hour}};
+  json["checkpoint_bytes"] = r.model.checkpoint_bytes;
+  json["next_token_bytes"] = r.model.next_token_bytes;
+  json["replicated_bytes"] = r.model.replicated_bytes;
+  json["bytes_per_rank"] = {{"available", m.available_bytes},
+                            {"weights", m.weight_bytes},
+                            {"workspace", m.workspace_bytes},
+                            {"kv", m.kv_bytes},
+                            {"total", m.total_bytes()}};
+  json["kv"] = {{"bytes_per_token", m.bytes_per_token},
+                {"page_bytes", m.page_bytes},
+                {"page_tokens", r.page_tokens},
+                {"pages", m.pages},
+                {"tokens", m.total_tokens},
+                {"tokens_per_gib", TokensPerGib(r)},
+                {"tokens_all_replicas", m.total_tokens * r.replicas()}};
+  json["context_length"] = m.context_length;
+  json["concurrent_requests"] = m.full_contexts * r.replicas();
+  json["memory_summary"] = m.Summary();
+  json["decode"] = Json::array();
+  json["prefill"] = Json::array();
+  for (const PlanPoint& point : r.decode) json["decode"].push_back(PointJson(r, point, true));
+  for (const PlanPoint& point : r.prefill) json["prefill"].push_back(PointJson(r, point, false));
+  return json;
+}
+
+std::string PlanText(const PlanReport& r) {
+  const MemoryPlan& m = r.memory;
+  std::string text = fmt::format("{}: {}, weights {}, KV {}\n{}\n\n", r.path,
+                                 r.model.config.architecture, r.recipe, r.kv_format, r.machine);
+  using Align = TextTable::Align;
+  TextTable memory({{"of one rank"}, {"bytes", Align::kRight}, {"GiB", Align::kRight}});
+  const auto row = [&](const char* name, uint64_t bytes) {
+    memory.AddRow({name, fmt::format("{}", bytes), fmt::format("{:.2f}", Gib(bytes))});
+  };
+  row("available", m.available_bytes);
+  row("weights", m.weight_bytes);
+  row("workspace", m.workspace_bytes);
+  row("KV pages", m.kv_bytes);
+  row("total", m.total_bytes());
+  text += memory.ToText();
+  text += fmt::format(
+      "\nKV: {} tokens in {} pages of {}; {} bytes a token, {:.1f} tokens a GiB\n"
+      "Requests of {} tokens at once: {}{}\n",
+      m.total_tokens, m.pages, r.page_tokens, m.bytes_per_token, TokensPerGib(r), m.context_length,
+      m.full_contexts * r.replicas(),
+      r.replicas() > 1 ? fmt::format(" ({} replicas of {})", r.replicas(), m.full_contexts) : "");
+  if (r.host) text += fmt::format("serve allocates: {}\n", m.Summary());
+  if (r.model.tp > 1) {
+    text += fmt::format(
+        "Weights of a rank: an even share of the checkpoint. {:.2f} GiB of it are not split by "
+        "tensor parallelism;\neach rank would hold them whole.\n",
+        Gib(r.model.replicated_bytes));
+  }
+  text += "\nFree parameters:\n";
+  if (r.kv_memory_given) {
+    text += "  --kv-memory          given: no fraction, no reserve\n";
+  } else {
+    text += fmt::format("  --mem-fraction-static    {} of a rank's memory for weights and KV\n",
+                        r.mem_fraction_static);
+    if (!r.host) {
+      text +=
+          fmt::format("  --reserve                {:.2f} GiB a rank for activations and graphs\n",
+                      Gib(r.reserve_bytes));
+    }
+  }
+  text += fmt::format(
+      "  --bandwidth-efficiency   {}\n  --arithmetic-efficiency  {}\n  --price                  "
+      "{}\n",
+      r.limits.bandwidth_efficiency, r.limits.arithmetic_efficiency,
+      r.price_per_hour > 0 ? fmt::format("{} an hour, all devices", r.price_per_hour) : "none");
+  if (r.decode.empty()) return text + "\nNo speed: --bandwidth and --flops are not given.\n";
+  text += fmt::format(
+      "\n{:.1f} GB/s and {:.1f} G operations/s a rank ({}); no communication, no "
+      "host work:\n\n{}",
+      r.limits.bytes_per_s * 1e-9, r.limits.operations_per_s * 1e-9, r.limits_from, SpeedText(r));
+  return text;
+}
+
+SvgPicture PlanPicture(const PlanReport& r) {
+  BarChart memory;
+  memory.title = "Memory of one rank";
+  memory.note = fmt::format("{}, weights {}, KV {}: {} tokens", r.path, r.recipe, r.kv_format,
+                            r.memory.total_tokens);
+  memory.axis.label = "GiB";
+  memory.categories = {"available", "weights", "workspace", "KV pages"};
+  memory.series = {{"", {}}};
+  for (const uint64_t bytes : {r.memory.available_bytes, r.memory.weight_bytes,
+                               r.memory.workspace_bytes, r.memory.kv_bytes}) {
+    memory.series[0].values.push_back({Gib(bytes)});
+  }
+  SvgPicture picture;
+  picture.Add(memory);
+  if (r.curve.empty()) return picture;
+  LineChart speed;
+  speed.title = "Expected decode";
+  speed.note = fmt::format("{}; {} positions each; efficiencies {} and {}", r.machine,
+                           r.curve.front().tokens, r.limits.bandwidth_efficiency,
+                           r.limits.arithmetic_efficiency);
+  speed.x = {.label = "requests of a replica at once", .log = true};
+  speed.y.label = "tokens/s, all replicas";
+  speed.series = {{"decode", {}}};
+  for (const PlanPoint& point : r.curve) {
+    speed.series[0].points.push_back({static_cast<double>(point.batch), {point.tokens_per_s}});
+  }
+  picture.Add(speed);
+  return picture;
+}
+
+}  // namespace tern
