@@ -25,15 +25,21 @@ int64_t LongestTokenBytes(const Tokenizer& tokenizer) {
 }
 
 Result<std::vector<int32_t>> TokenizePrompt(std::string_view text, const ServedModel& model) {
+  return TokenizePrompt(PromptText{std::string(text), {}}, model);
+}
+
+Result<std::vector<int32_t>> TokenizePrompt(const PromptText& prompt, const ServedModel& model) {
+  const size_t size = prompt.disguise.empty() ? prompt.text.size() : prompt.Plain().size();
   const int64_t limit_bytes = model.context_length * model.longest_token_bytes;
-  if (static_cast<int64_t>(text.size()) > limit_bytes) {
+  if (static_cast<int64_t>(size) > limit_bytes) {
     return InvalidArgument(fmt::format(
         "the prompt has {} bytes; the model's context length of {} tokens, the longest of them {} "
         "bytes, has room for {} bytes",
-        text.size(), model.context_length, model.longest_token_bytes, limit_bytes));
+        size, model.context_length, model.longest_token_bytes, limit_bytes));
   }
   TERN_TRACE("text.tokenize");
-  return model.tokenizer->Encode(text);
+  if (prompt.disguise.empty()) return model.tokenizer->Encode(prompt.text);
+  return model.tokenizer->EncodeDisguised(prompt.text, prompt.disguise);
 }
 
 Status AppendChoices(std::vector<int32_t> prompt, int64_t n, TextParams text,

@@ -11,6 +11,7 @@
 #include "server/generation.h"
 #include "server/sampling_json.h"
 #include "server/served_model.h"
+#include "text/prompt_text.h"
 
 namespace tern {
 
@@ -27,6 +28,7 @@ int64_t LongestTokenBytes(const Tokenizer& tokenizer);
 // Token ids of a prompt. A text so long that its tokens can't fit into the context is refused
 // unread: kInvalidArgument stating both numbers.
 Result<std::vector<int32_t>> TokenizePrompt(std::string_view text, const ServedModel& model);
+Result<std::vector<int32_t>> TokenizePrompt(const PromptText& prompt, const ServedModel& model);
 
 // Appends n choices of one prompt. `common`: the request's fields but for tokens and sampling.
 // Errors: those of ResolveMaxTokens.

@@ -8,11 +8,12 @@
 #include "server/errors.h"
 #include "server/openai.h"
 #include "text/marker.h"
+#include "text/prompt_text.h"
 
 namespace tern {
 namespace {
 
-Result<std::string> RenderPrompt(const ServedModel& model, const ChatRequest& chat) {
+Result<PromptText> PromptOf(const ServedModel& model, const ChatRequest& chat) {
   if (model.chat_template == nullptr) {
     return InvalidArgument(
         "the model has no chat template; use /v1/completions, or start with --chat-template");
@@ -24,7 +25,7 @@ Result<std::string> RenderPrompt(const ServedModel& model, const ChatRequest& ch
   if (!model.bos_token.empty()) inputs["bos_token"] = model.bos_token;
   if (!model.eos_token.empty()) inputs["eos_token"] = model.eos_token;
   TERN_TRACE("text.template");
-  Result<std::string> prompt = model.chat_template->Render(inputs);
+  Result<PromptText> prompt = RenderPrompt(*model.chat_template, *model.tokenizer, inputs);
   if (!prompt.ok()) return prompt.status().WithContext("chat template");
   return prompt;
 }
@@ -68,7 +69,7 @@ void HandleChatCompletions(const EndpointContext& context, const HttpRequest& re
   if (!bounded.ok()) return SendError(*writer, bounded, params.stream);
   const int64_t first_call_index =
       AdoptToolCallIds(model.output_format.tool_calls, &chat->messages);
-  Result<std::string> prompt = RenderPrompt(model, *chat);
+  Result<PromptText> prompt = PromptOf(model, *chat);
   if (!prompt.ok()) return SendError(*writer, prompt.status(), params.stream);
   Result<std::vector<int32_t>> tokens = TokenizePrompt(*prompt, model);
   if (!tokens.ok()) return SendError(*writer, tokens.status(), params.stream);
@@ -77,7 +78,7 @@ void HandleChatCompletions(const EndpointContext& context, const HttpRequest& re
   Result<std::vector<ChoiceSpec>> choices =
       MakeChoices(params, model.context_length, std::move(prompts));
   if (!choices.ok()) return SendError(*writer, choices.status(), params.stream);
-  const OutputParserOptions parsing = ParsingOf(model, *chat, *prompt, first_call_index);
+  const OutputParserOptions parsing = ParsingOf(model, *chat, prompt->text, first_call_index);
   const std::vector<int32_t> markers = SpecialMarkers(*model.tokenizer, parsing.format);
   for (ChoiceSpec& choice : *choices) choice.shown_special_tokens = markers;
   auto responder = std::make_shared<ChatResponder>(context, params, *choices, parsing, writer);
