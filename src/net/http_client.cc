@@ -8,6 +8,31 @@ namespace tern {
 
 namespace {
 constexpr size_t kReadBytes = 16 << 10;
+// Of a body that nobody takes in pieces.
+constexpr size_t kMaxKeptBytes = size_t{64} << 20;
+
+// The piece of a body that has just come. http::string_body would set aside as much memory as the
+// server's Content-Length says, whatever it says.
+struct PieceBody {
+  using value_type = std::string;
+  class reader {
+   public:
+    template <bool kIsRequest, class Fields>
+    reader(http::header<kIsRequest, Fields>& /*header*/, value_type& piece) : piece_(piece) {}
+    void init(const boost::optional<uint64_t>& /*length*/, error_code& error) { error = {}; }
+    template <class Buffers>
+    size_t put(const Buffers& buffers, error_code& error) {
+      error = {};
+      const size_t bytes = asio::buffer_size(buffers), before = piece_.size();
+      piece_.resize(before + bytes);
+      return asio::buffer_copy(asio::buffer(piece_.data() + before, bytes), buffers);
+    }
+    void finish(error_code& error) { error = {}; }
+
+   private:
+    value_type& piece_;
+  };
+};
 }  // namespace
 
 struct HttpClient::Impl {
@@ -82,7 +107,7 @@ Result<HttpResponse> HttpClient::Impl::Exchange(const std::string& request, bool
   TERN_RETURN_IF_ERROR(Wait(done, timeout_us, keep_going));
   if (error) return Broken(error.message());
 
-  http::response_parser<http::string_body> parser;
+  http::response_parser<PieceBody> parser;
   parser.body_limit(boost::none);
   parser.skip(is_head);
   done = false;
@@ -111,6 +136,9 @@ Result<HttpResponse> HttpClient::Impl::Exchange(const std::string& request, bool
         return Cancelled("the request was stopped");
       }
     } else {
+      if (body.size() > kMaxKeptBytes - response.body.size()) {
+        return Broken(fmt::format("its answer is larger than {} MiB", kMaxKeptBytes >> 20));
+      }
       response.body += body;
     }
     body.clear();

@@ -511,6 +511,60 @@ TEST_F(HttpServerTest, ClientKeepsItsConnectionStreamsAndStops) {
   EXPECT_TRUE((*streaming)->Request("GET", "/after", {}, "").ok());
 }
 
+// A server that answers one request with `head`, then with `piece` again and again until the client
+// has left.
+class OneAnswer {
+ public:
+  OneAnswer(std::string head, std::string piece) {
+    listener_ = ::socket(AF_INET, SOCK_STREAM, 0);
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof(address);
+    auto* const generic = reinterpret_cast<sockaddr*>(&address);
+    EXPECT_EQ(::bind(listener_, generic, size), 0);
+    EXPECT_EQ(::listen(listener_, 1), 0);
+    EXPECT_EQ(::getsockname(listener_, generic, &size), 0);
+    port_ = ntohs(address.sin_port);
+    thread_ = std::thread([this, head = std::move(head), piece = std::move(piece)] {
+      const int fd = ::accept(listener_, nullptr, nullptr);
+      char request[4096];
+      EXPECT_GT(::recv(fd, request, sizeof(request), 0), 0);
+      EXPECT_EQ(::send(fd, head.data(), head.size(), MSG_NOSIGNAL), std::ssize(head));
+      while (!piece.empty() && ::send(fd, piece.data(), piece.size(), MSG_NOSIGNAL) > 0) {
+      }
+      ::close(fd);
+    });
+  }
+  ~OneAnswer() {
+    thread_.join();
+    ::close(listener_);
+  }
+  std::string url() const { return fmt::format("http://127.0.0.1:{}", port_); }
+
+ private:
+  int listener_ = -1, port_ = 0;
+  std::thread thread_;
+};
+
+TEST(HttpClientTest, SetsNoMemoryAsideForWhatAServerPromises) {
+  const OneAnswer server("HTTP/1.1 200 OK\r\nContent-Length: 99999999999999\r\n\r\nx", "");
+  auto client = HttpClient::Create(server.url());
+  ASSERT_TRUE(client.ok());
+  auto answer = (*client)->Request("GET", "/", {}, "");
+  EXPECT_EQ(answer.status().code(), StatusCode::kUnavailable);
+}
+
+TEST(HttpClientTest, AnEndlessErrorIsCut) {
+  const OneAnswer server("HTTP/1.1 500 X\r\nContent-Length: 99999999999\r\n\r\n",
+                         std::string(1 << 20, 'x'));
+  auto client = HttpClient::Create(server.url());
+  ASSERT_TRUE(client.ok());
+  auto answer = (*client)->Request("GET", "/", {}, "");
+  EXPECT_EQ(answer.status().code(), StatusCode::kUnavailable);
+  EXPECT_THAT(answer.status().message(), HasSubstr("larger than 64 MiB"));
+}
+
 TEST(HttpClientTest, SaysWhomItCannotReach) {
   auto client = HttpClient::Create("http://127.0.0.1:1");
   ASSERT_TRUE(client.ok());
