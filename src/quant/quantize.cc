@@ -59,6 +59,11 @@ Json ErrorJson(const QuantError& e, const std::string& method) {
   return Json::array({e.error, e.weight, e.largest, e.count, method});
 }
 
+bool IsErrorJson(const Json& json) {
+  return json.is_array() && json.size() == 5 && json[0].is_number() && json[1].is_number() &&
+         json[2].is_number() && json[3].is_number_integer() && json[4].is_string();
+}
+
 class Quantizer {
  public:
   Quantizer(const QuantizeOptions& options, const QuantizePlan& plan, const InputFiles& files,
@@ -241,7 +246,7 @@ class Quantizer {
 };
 
 Result<QuantizeReport> ReportOf(const QuantizePlan& plan, const QuantizeState& state,
-                                const Json& job) {
+                                const std::string& folder, const Json& job) {
   QuantizeReport report;
   report.unknown = plan.unknown;
   report.input_bytes = plan.input_bytes;
@@ -257,10 +262,11 @@ Result<QuantizeReport> ReportOf(const QuantizePlan& plan, const QuantizeState& s
       report.tensors += static_cast<int64_t>(weight.outputs.size());
       if (!weight.quantized()) continue;
       const bool fits = errors != nullptr && errors->is_array() && next < errors->size() &&
-                        (*errors)[next].is_array() && (*errors)[next].size() == 5;
+                        IsErrorJson((*errors)[next]);
       if (!fits) {
         return DataLoss(
-            fmt::format("{}: the notes of {} do not fit", kQuantizeStateFile, shard.file));
+            fmt::format("{}/{}: the notes of {} do not fit: remove the folder to start again",
+                        folder, kQuantizeStateFile, shard.file));
       }
       const Json& e = (*errors)[next++];
       report.weights.push_back(
@@ -271,7 +277,9 @@ Result<QuantizeReport> ReportOf(const QuantizePlan& plan, const QuantizeState& s
            {e[0].get<double>(), e[1].get<double>(), e[2].get<float>(), e[3].get<int64_t>()}});
     }
     if (const Json* said = JsonMember(notes, "notes")) {
-      for (const Json& note : *said) report.notes.push_back(note.get<std::string>());
+      for (const Json& note : *said) {
+        if (note.is_string()) report.notes.push_back(note.get<std::string>());
+      }
     }
   }
   return report;
@@ -365,7 +373,7 @@ Result<QuantizeReport> Quantize(const Checkpoint& checkpoint, const Json& config
   for (const auto& [name, text] : options.texts) {
     TERN_RETURN_IF_ERROR(WriteFileAtomically(folder + name, text));
   }
-  TERN_ASSIGN_OR_RETURN(QuantizeReport report, ReportOf(plan, *state, job));
+  TERN_ASSIGN_OR_RETURN(QuantizeReport report, ReportOf(plan, *state, options.output, job));
   report.resumed_shards = quantizer.resumed_shards();
   if (options.report) TERN_RETURN_IF_ERROR(options.report(report));
   const Json output = OutputConfig(config, plan, options, checkpoint.config().tensor_prefix);

@@ -255,7 +255,7 @@ class Planner {
         continue;  // goes with its weight
       }
       plan_.unknown.push_back(tensor.stored_name);
-      PlannedWeight weight{.name = tensor.name, .kind = "other", .layer = LayerOf(tensor.name)};
+      PlannedWeight weight{.name = tensor.name, .kind = kOtherKind, .layer = LayerOf(tensor.name)};
       const bool fp8 = tensor.view.dtype == DType::kF8E4M3;
       if (!fp8 || selection_.format == QuantFormat::kFp8) {
         Copy({WeightView(), {&tensor, nullptr, nullptr}}, weight);

@@ -17,6 +17,9 @@
 
 namespace tern {
 
+// The kind of what the architecture does not ask for.
+inline constexpr const char* kOtherKind = "other";
+
 // One weight of the input and what becomes of it.
 struct PlannedWeight {
   enum class Action {
@@ -28,7 +31,7 @@ struct PlannedWeight {
     kConstant,  // `constant`
   };
   std::string name;  // Hugging Face's, without a multimodal prefix
-  std::string kind;  // TensorKindName, or "other" for what the architecture doesn't ask for
+  std::string kind;  // TensorKindName, or kOtherKind
   int64_t layer = -1;
   Action action = Action::kCopy;
   WeightSource source;                       // all but kCopy and kConstant

@@ -40,6 +40,36 @@ Status CheckFinite(const PlannedWeight& weight, int64_t row, const float* values
                                      bad - values));
 }
 
+// The first element of `bytes` that is NaN or infinite, -1 where all are finite. Types without such
+// numbers count as finite.
+int64_t FirstNotFinite(DType dtype, std::span<const std::byte> bytes) {
+  const auto search = [&]<typename Bits>(Bits exponent) {
+    const auto count = static_cast<int64_t>(bytes.size() / sizeof(Bits));
+    const auto at = [&](int64_t i) {
+      Bits bits;
+      std::memcpy(&bits, bytes.data() + i * static_cast<int64_t>(sizeof(Bits)), sizeof(Bits));
+      return (bits & exponent) == exponent;
+    };
+    // Without a way out of the loop, so that it vectorizes.
+    bool any = false;
+    for (int64_t i = 0; i < count; ++i) any |= at(i);
+    if (!any) return int64_t{-1};
+    int64_t i = 0;
+    while (!at(i)) ++i;
+    return i;
+  };
+  switch (dtype) {
+    case DType::kBF16:
+      return search(uint16_t{0x7F80});
+    case DType::kF16:
+      return search(uint16_t{0x7C00});
+    case DType::kF32:
+      return search(uint32_t{0x7F800000});
+    default:
+      return -1;
+  }
+}
+
 void ToBf16(const float* values, int64_t count, std::byte* out) {
   for (int64_t i = 0; i < count; ++i) {
     const uint16_t bits = Bf16FromFloat(values[i]);
@@ -92,6 +122,14 @@ Status WeightWriter::Copy(const PlannedWeight& weight, const WeightBlock& block,
   const auto first = static_cast<uint64_t>(block.first);
   scratch.out.resize(static_cast<size_t>(block.count));
   TERN_RETURN_IF_ERROR(files_.Read(*weight.tensor, first, scratch.out));
+  // What the architecture does not ask for may hold anything.
+  const DType dtype = weight.tensor->view.dtype;
+  if (const int64_t bad = weight.kind == kOtherKind ? -1 : FirstNotFinite(dtype, scratch.out);
+      bad >= 0) {
+    const int64_t element = block.first / InfoOf(dtype).block_bytes + bad;
+    return InvalidArgument(fmt::format("{}: tensor '{}' holds NaN or infinity at element {}",
+                                       weight.tensor->path(), weight.tensor->stored_name, element));
+  }
   return out.Write(weight.offsets[0] + first, scratch.out);
 }
 

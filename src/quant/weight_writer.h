@@ -40,7 +40,7 @@ class WeightWriter {
       : files_(files), plan_(plan), method_(method), group_(group) {}
 
   // Errors: InputFiles::Read's, OutputFile's; kInvalidArgument naming the tensor with a weight that
-  // is NaN or infinite.
+  // is NaN or infinite, copied ones included unless the architecture does not ask for them.
   Status Write(const WeightBlock& block, OutputFile& out, BlockScratch& scratch,
                QuantError* error) const;
   // A block of an INT4 weight by calibration, on the threads of `ops`.

@@ -290,6 +290,18 @@ def test_bad_input(new):
     for raw, says in ((b"\xc0\x7f", "NaN"), (b"\x80\xff", "infinity")):
         folder = edited(new, poke(EXPERT, 2 * (32 * 5 + 7), raw))
         refused(folder, new(), says=[folder, EXPERT, says, "[5, 7]"])
+        # Also in what is copied.
+        folder = edited(new, poke("model.embed_tokens.weight", 2 * 9, raw))
+        refused(folder, new(), says=[folder, "model.embed_tokens.weight", "NaN or infinity at element 9"])
+
+    # Notes of an unfinished run that someone has edited.
+    folder, whole, target = edited(new, poke(EXPERT, 0, b"\xc0\x7f")), new(), new()
+    quantize(GOLDEN + "kimi-k2", whole)
+    refused(folder, target, says=["NaN"])
+    shutil.copy(whole + "/model.safetensors", target)
+    with open(target + "/.tern-quantize", "a") as state:
+        state.write('{"file": "model.safetensors", "notes": {"errors": [["a", 1, 1, 1, 1]]}}\n')
+    refused(folder, target, says=[target, "notes of model.safetensors do not fit"])
 
     def drop(tensors):
         del tensors[EXPERT]
