@@ -68,6 +68,11 @@ Status EngineCore::Validate(const GenerateRequest& request) const {
   }
   if (request.tokens.empty()) return InvalidArgument("the prompt is empty");
   const int64_t vocab = model_.info().vocab_size;
+  for (const auto& [token, bias] : request.sampling.logit_bias) {
+    if (token >= vocab) {
+      return InvalidArgument(fmt::format("logit_bias: {} is not in 0..{}", token, vocab - 1));
+    }
+  }
   for (const int32_t token : request.tokens) {
     if (token < 0 || token >= vocab) {
       return InvalidArgument(fmt::format("token id {} is not in 0..{}", token, vocab - 1));
@@ -201,6 +206,8 @@ std::vector<Result<SampledToken>> EngineCore::Sample() {
   std::vector<SampleRequest> requests;
   std::vector<std::vector<uint32_t>> masks;
   masks.reserve(batch_.entries().size());
+  std::vector<std::vector<int32_t>> bans;
+  bans.reserve(batch_.entries().size());
   for (const BatchEntry& entry : batch_.entries()) {
     if (!entry.samples()) continue;
     const Sequence& sequence = *entry.sequence;
@@ -208,8 +215,16 @@ std::vector<Result<SampledToken>> EngineCore::Sample() {
                              .params = &sequence.sampling,
                              .seed = sequence.seed,
                              .position = sequence.size(),
+                             .tokens = sequence.tokens,
+                             .prompt_tokens = sequence.prompt_tokens,
                              .return_logprob = sequence.return_logprobs,
                              .top_logprobs = sequence.top_logprobs};
+    if (sequence.generated() < sequence.sampling.min_new_tokens) {
+      std::vector<int32_t>& banned = bans.emplace_back(sequence.sampling.stop_token_ids);
+      const std::vector<int32_t>& eos = model_.info().eos_token_ids;
+      if (!sequence.sampling.ignore_eos) banned.insert(banned.end(), eos.begin(), eos.end());
+      request.banned = banned;
+    }
     if (sequence.mask != nullptr) {
       request.allowed = masks.emplace_back((vocab + 31) / 32, 0u);
       sequence.mask->Fill(masks.back());

@@ -24,6 +24,11 @@ struct SamplingParams {
   int64_t max_new_tokens = 128;
   std::vector<int32_t> stop_token_ids;
   bool ignore_eos = false;
+  // Changes to the logits, before temperature; SampleToken says how.
+  double presence_penalty = 0, frequency_penalty = 0;  // in [-2, 2]
+  double repetition_penalty = 1;                       // in (0, 2]
+  std::vector<std::pair<int32_t, float>> logit_bias;   // token, in [-100, 100]
+  int64_t min_new_tokens = 0;  // stop and EOS tokens can't come before so many are there
 };
 
 struct GenerateRequest {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <unordered_map>
 
 #include "base/rng.h"
 
@@ -118,6 +119,35 @@ std::vector<TokenLogprob> TopLogprobs(std::span<const float> logits, int64_t cou
   return top;
 }
 
+bool ChangesLogits(const SampleRequest& request) {
+  const SamplingParams& p = *request.params;
+  return p.presence_penalty != 0 || p.frequency_penalty != 0 || p.repetition_penalty != 1 ||
+         !p.logit_bias.empty() || !request.banned.empty();
+}
+
+// Each token changes by itself, so no order of the maps shows.
+std::vector<float> ChangedLogits(const SampleRequest& request) {
+  const SamplingParams& p = *request.params;
+  std::vector<float> logits(request.logits.begin(), request.logits.end());
+  std::unordered_map<int32_t, int64_t> generated;  // how often, 0 for the prompt's
+  for (size_t i = 0; i < request.tokens.size(); ++i) {
+    const bool is_new = static_cast<int64_t>(i) >= request.prompt_tokens;
+    generated[request.tokens[i]] += is_new ? 1 : 0;
+  }
+  for (const auto& [token, count] : generated) {
+    float& logit = logits[static_cast<size_t>(token)];
+    double x = logit > 0 ? logit / p.repetition_penalty : logit * p.repetition_penalty;
+    if (count > 0) x -= p.presence_penalty + static_cast<double>(count) * p.frequency_penalty;
+    logit = static_cast<float>(x);
+  }
+  for (const auto& [token, bias] : p.logit_bias) logits[static_cast<size_t>(token)] += bias;
+  for (const int32_t token : request.banned) {
+    if (token < 0 || static_cast<size_t>(token) >= logits.size()) continue;
+    logits[static_cast<size_t>(token)] = -std::numeric_limits<float>::infinity();
+  }
+  return logits;
+}
+
 }  // namespace
 
 Status ValidateSampling(const SamplingParams& params) {
@@ -132,6 +162,20 @@ Status ValidateSampling(const SamplingParams& params) {
   if (!(params.top_p > 0 && params.top_p <= 1)) return refuse("top_p", "in (0, 1]");
   if (!(params.min_p >= 0 && params.min_p <= 1)) return refuse("min_p", "in [0, 1]");
   if (params.max_new_tokens < 0) return refuse("max_new_tokens", "0 or more");
+  if (!(std::abs(params.presence_penalty) <= 2)) return refuse("presence_penalty", "in [-2, 2]");
+  if (!(std::abs(params.frequency_penalty) <= 2)) return refuse("frequency_penalty", "in [-2, 2]");
+  // From below too: dividing by less could leave float's range.
+  if (!(params.repetition_penalty >= 1e-6 && params.repetition_penalty <= 2)) {
+    return refuse("repetition_penalty", "over 0 and at most 2");
+  }
+  for (const auto& [token, bias] : params.logit_bias) {
+    if (token < 0 || !(std::abs(bias) <= 100)) {
+      return refuse("logit_bias", "token ids with numbers in [-100, 100]");
+    }
+  }
+  if (params.min_new_tokens < 0 || params.min_new_tokens > params.max_new_tokens) {
+    return refuse("min_new_tokens", "from 0 to max_new_tokens");
+  }
   return OkStatus();
 }
 
@@ -142,13 +186,18 @@ double UniformAt(uint64_t seed, int64_t position) {
 
 Result<SampledToken> SampleToken(const SampleRequest& request) {
   if (!AllFinite(request.logits)) return Internal("the model gave logits that are not finite");
-  const int32_t best = ArgMaxAllowed(request.logits, request.allowed);
-  if (best < 0) return Internal("the token mask allows no token");
+  SampleRequest changed = request;
+  std::vector<float> changed_logits;
+  if (ChangesLogits(request)) changed.logits = changed_logits = ChangedLogits(request);
+  const int32_t best = ArgMaxAllowed(changed.logits, request.allowed);
+  if (best < 0 || std::isinf(changed.logits[static_cast<size_t>(best)])) {
+    return Internal("the token mask allows no token");
+  }
   const SamplingParams& params = *request.params;
   SampledToken result;
   result.token = params.temperature == 0 || params.top_k == 1
                      ? best
-                     : Draw(request, request.logits[static_cast<size_t>(best)]);
+                     : Draw(changed, changed.logits[static_cast<size_t>(best)]);
   if (request.return_logprob || request.top_logprobs > 0) {
     const double log_sum = LogSumExp(request.logits);
     result.logprob =

@@ -28,10 +28,16 @@ struct SampleRequest {
   uint64_t seed = 0;
   int64_t position = 0;               // of the token to be chosen, in its sequence
   std::span<const uint32_t> allowed;  // bit per token as TokenMask fills it; empty: all
+  std::span<const int32_t> tokens;    // the sequence so far; read for penalties alone
+  int64_t prompt_tokens = 0;          // of them
+  std::span<const int32_t> banned;    // tokens that can't come now
   bool return_logprob = false;        // of log_softmax(logits), before temperature and mask
   int64_t top_logprobs = 0;
 };
 
+// Logits change first. A token of the sequence: divided by repetition_penalty, or multiplied when
+// negative (Keskar et al., 2019). One that was generated n times: less presence_penalty and n times
+// frequency_penalty (OpenAI's). Then logit_bias is added, and `banned` go to minus infinity.
 // temperature 0 or top_k 1: the largest logit, the lowest id on a tie. Else softmax(logits /
 // temperature) over the allowed tokens, restricted to those that satisfy all of: among the top_k
 // most likely; in the smallest set of most likely tokens that holds top_p of the probability

@@ -178,6 +178,53 @@ TEST(Sampler, LogprobsAreOfTheUnscaledDistribution) {
   EXPECT_EQ(all->top_logprobs.size(), 4u);
 }
 
+// Logprobs are of the unchanged logits, so greedy choices tell: of two tokens the one that the
+// formula leaves larger wins.
+TEST(Sampler, PenaltiesFollowTheirFormulas) {
+  const auto pick = [](const std::vector<float>& logits, const SamplingParams& params,
+                       const std::vector<int32_t>& tokens, int64_t prompt_tokens,
+                       const std::vector<int32_t>& banned = {}) {
+    const auto sampled = SampleToken({.logits = logits,
+                                      .params = &params,
+                                      .tokens = tokens,
+                                      .prompt_tokens = prompt_tokens,
+                                      .banned = banned});
+    EXPECT_TRUE(sampled.ok());
+    return sampled.ok() ? sampled->token : -1;
+  };
+  SamplingParams p = {.temperature = 0};
+  // 3 - 0.5 - 2 * 0.5 = 1.5
+  p.presence_penalty = p.frequency_penalty = 0.5;
+  EXPECT_EQ(pick({3, 1.49f}, p, {1, 0, 0}, 1), 0);
+  EXPECT_EQ(pick({3, 1.51f}, p, {1, 0, 0}, 1), 1);
+  EXPECT_EQ(pick({3, 2.99f}, p, {0, 0}, 2), 0);  // the prompt's do not count
+  p = {.temperature = 0};
+  p.repetition_penalty = 2;  // the prompt's count: 3 / 2; -1 * 2
+  EXPECT_EQ(pick({3, 1.49f}, p, {0, 0}, 2), 0);
+  EXPECT_EQ(pick({3, 1.51f}, p, {0}, 1), 1);
+  EXPECT_EQ(pick({-1, -1.99f}, p, {0}, 0), 1);
+  EXPECT_EQ(pick({-1, -2.01f}, p, {0}, 0), 0);
+  p = {.temperature = 0};
+  p.logit_bias = {{1, 2.5f}};
+  EXPECT_EQ(pick({3, 0.51f}, p, {}, 0), 1);
+  EXPECT_EQ(pick({3, 0.49f}, p, {}, 0), 0);
+  EXPECT_EQ(pick({3, 0.51f}, p, {}, 0, {1}), 0);
+  // Draws: a banned token never comes, and two tokens that a bias makes equal come alike often.
+  p = {.temperature = 1};
+  p.logit_bias = {{1, 2}};
+  int ones = 0;
+  constexpr int kDraws = 4000;
+  for (int i = 0; i < kDraws; ++i) {
+    const std::vector<float> logits = {2, 0, 5};
+    const std::vector<int32_t> banned = {2};
+    const auto sampled =
+        SampleToken({.logits = logits, .params = &p, .seed = 3, .position = i, .banned = banned});
+    ASSERT_NE(sampled->token, 2);
+    ones += sampled->token;
+  }
+  EXPECT_NEAR(ones, kDraws / 2, 150);  // over 4 standard deviations of 32
+}
+
 TEST(Sampler, RefusesLogitsThatAreNotFinite) {
   const SamplingParams params;
   for (const float bad : {kNan, kInf, -kInf}) {

@@ -102,6 +102,12 @@ const ApiServer::Route ApiServer::kRoutes[] = {
     {"POST", "/v1/completions", Needs::kReady, &ApiServer::Completions},
     {"POST|PUT", "/generate", Needs::kReady, &ApiServer::Generate},
     {"GET|HEAD", "/health", Needs::kNothing, &ApiServer::Health},
+    {"GET|HEAD", "/ready", Needs::kNothing, &ApiServer::Health},
+    {"GET|HEAD", "/ping", Needs::kNothing, &ApiServer::Health},
+    {"POST", "/tokenize", Needs::kModel, &ApiServer::Tokenize},
+    {"POST", "/v1/tokenize", Needs::kModel, &ApiServer::Tokenize},
+    {"POST", "/detokenize", Needs::kModel, &ApiServer::Detokenize},
+    {"POST", "/v1/detokenize", Needs::kModel, &ApiServer::Detokenize},
     {"GET", "/health_generate", Needs::kReady, &ApiServer::HealthGenerate},
     {"GET", "/v1/models", Needs::kModel, &ApiServer::Models},
     {"GET", "/v1/models/", Needs::kModel, &ApiServer::OneModel},
@@ -253,6 +259,14 @@ void ApiServer::Completions(const HttpRequest& request, std::shared_ptr<Response
 
 void ApiServer::Generate(const HttpRequest& request, std::shared_ptr<ResponseWriter> writer) {
   HandleGenerate(Context(), request, std::move(writer));
+}
+
+void ApiServer::Tokenize(const HttpRequest& request, std::shared_ptr<ResponseWriter> writer) {
+  HandleTokenize(Context(), request, std::move(writer));
+}
+
+void ApiServer::Detokenize(const HttpRequest& request, std::shared_ptr<ResponseWriter> writer) {
+  HandleDetokenize(Context(), request, std::move(writer));
 }
 
 void ApiServer::AbortRequest(const HttpRequest& request, std::shared_ptr<ResponseWriter> writer) {

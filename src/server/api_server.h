@@ -55,6 +55,8 @@ class ApiServer {
   void Chat(const HttpRequest&, std::shared_ptr<ResponseWriter>);
   void Completions(const HttpRequest&, std::shared_ptr<ResponseWriter>);
   void Generate(const HttpRequest&, std::shared_ptr<ResponseWriter>);
+  void Tokenize(const HttpRequest&, std::shared_ptr<ResponseWriter>);
+  void Detokenize(const HttpRequest&, std::shared_ptr<ResponseWriter>);
   void AbortRequest(const HttpRequest&, std::shared_ptr<ResponseWriter>);
   void FlushCache(const HttpRequest&, std::shared_ptr<ResponseWriter>);
 

@@ -162,9 +162,49 @@ TEST_F(ApiServerTest, TextCompletions) {
     text += event["choices"][0]["text"];
   }
   EXPECT_EQ(text, "abc");
-  for (const char* body : {"{}", R"({"prompt":5})", R"({"prompt":[]})", R"({"prompt":[["a"]]})",
-                           R"({"prompt":"a","echo":true})", R"({"prompt":"a","logprobs":true})"}) {
+  for (const char* body :
+       {"{}", R"({"prompt":5})", R"({"prompt":[]})", R"({"prompt":[["a"]]})",
+        R"({"prompt":"a","echo":true,"logprobs":1})", R"({"prompt":"a","logprobs":true})"}) {
     EXPECT_EQ(Call("POST", "/v1/completions", body).status, 400) << body;
+  }
+  answer = PostOk("/v1/completions",
+                  {{"prompt", Json::array({"hey ", Json::array({65, 66})})}, {"echo", true}});
+  EXPECT_EQ(answer["choices"][0]["text"], "hey abc");
+  EXPECT_EQ(answer["choices"][1]["text"], "ABabc");
+  text.clear();
+  for (const Json& event :
+       PostStream("/v1/completions", {{"prompt", "hey "}, {"echo", true}, {"stream", true}})) {
+    text += event["choices"][0]["text"];
+  }
+  EXPECT_EQ(text, "hey abc");
+}
+
+TEST_F(ApiServerTest, TokenizeAndDetokenize) {
+  EXPECT_EQ(Call("GET", "/ready").status, 503);
+  Ready();
+  EXPECT_EQ(Call("GET", "/ready").status, 200);
+  for (const std::string root : {"", "/v1"}) {
+    Json answer = PostOk(root + "/tokenize", {{"prompt", "ab"}});
+    EXPECT_EQ(answer["tokens"], Json({97, 98}));
+    EXPECT_EQ(answer["count"], 2);
+    EXPECT_EQ(answer["max_model_len"], 200);
+    answer = PostOk(root + "/tokenize", {{"prompt", Json({"a", "bc"})}});
+    EXPECT_EQ(answer["tokens"], Json::parse("[[97],[98,99]]"));
+    EXPECT_EQ(answer["count"], Json({1, 2}));
+    const auto text_of = [&](const Json& body) {
+      return PostOk(root + "/detokenize", body)["text"];
+    };
+    EXPECT_EQ(text_of({{"tokens", Json({97, 98, 256})}}), "ab");
+    EXPECT_EQ(text_of({{"tokens", Json({97, 256})}, {"skip_special_tokens", false}}), "a<|end|>");
+    EXPECT_EQ(text_of({{"tokens", Json::parse("[[97],[]]")}}), Json({"a", ""}));
+    EXPECT_EQ(text_of({{"tokens", Json({0xC3})}}), "\uFFFD");
+    for (const char* body : {"{}", "[]", R"({"tokens":"a"})", R"({"tokens":[[97],"a"]})",
+                             R"({"tokens":[258]})", R"({"tokens":[-1]})"}) {
+      EXPECT_EQ(Call("POST", root + "/detokenize", body).status, 400) << body;
+    }
+    for (const char* body : {"{}", "[]", R"({"prompt":5})", R"({"prompt":["a",5]})"}) {
+      EXPECT_EQ(Call("POST", root + "/tokenize", body).status, 400) << body;
+    }
   }
 }
 

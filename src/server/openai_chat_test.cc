@@ -309,11 +309,21 @@ TEST_F(ChatTest, BadBodiesAre400AndNameTheField) {
       {"{" + messages + R"(,"chat_template_kwargs":[]})", "body.chat_template_kwargs"},
       {"{" + messages + R"(,"chat_template_kwargs":{"chat_template":"x"}})", "chat_template"},
       {"{" + messages + R"(,"response_format":{"type":"json_object"}})", "json_object"},
-      {"{" + messages + R"(,"frequency_penalty":0.5})", "body.frequency_penalty"},
-      {"{" + messages + R"(,"logit_bias":{"5":1}})", "body.logit_bias"},
+      {"{" + messages + R"(,"frequency_penalty":2.5})", "body.frequency_penalty"},
+      {"{" + messages + R"(,"presence_penalty":"a"})", "body.presence_penalty"},
+      {"{" + messages + R"(,"repetition_penalty":0})", "body.repetition_penalty"},
+      {"{" + messages + R"(,"logit_bias":{"x":1}})", "body.logit_bias: 'x'"},
+      {"{" + messages + R"(,"logit_bias":{"5":101}})", "body.logit_bias.5"},
+      {"{" + messages + R"(,"logit_bias":[5]})", "body.logit_bias"},
+      {"{" + messages + R"(,"min_tokens":-1})", "body.min_tokens"},
+      {"{" + messages + R"(,"min_tokens":5,"max_tokens":4})", "min_tokens 5"},
       {"{" + messages + R"(,"model":5})", "body.model"},
       {R"({"messages":[{"role":"user","content":")" + std::string(300, 'x') + R"("}]})",
-       "the prompt has 316 tokens; the model's context length is 200"},
+       "This model's maximum context length is 200 tokens. However, your messages resulted in 316"},
+      {"{" + messages + R"(,"max_tokens":190})",
+       "This model's maximum context length is 200 tokens. However, you requested 208 tokens (18 "
+       "in "
+       "the messages, 190 in the completion)"},
   };
   engine_.SetAnswer("fine");
   for (const auto& [body, message] : cases) {
@@ -326,6 +336,23 @@ TEST_F(ChatTest, BadBodiesAre400AndNameTheField) {
     EXPECT_EQ(error["code"], 400);
   }
   EXPECT_EQ(PostOk(kPath, ChatBody())["choices"][0]["message"]["content"], "fine");
+}
+
+TEST_F(ChatTest, PenaltiesAndBiasesReachTheEngine) {
+  engine_.SetAnswer("fine");
+  Json body = ChatBody();
+  body.update({{"presence_penalty", 0.5},
+               {"frequency_penalty", -2},
+               {"repetition_penalty", 1.5},
+               {"min_tokens", 3},
+               {"logit_bias", {{"5", -100}, {"7", 0.5}}}});
+  PostOk(kPath, body);
+  const SamplingParams sampling = engine_.last_request().sampling;
+  EXPECT_EQ(sampling.presence_penalty, 0.5);
+  EXPECT_EQ(sampling.frequency_penalty, -2);
+  EXPECT_EQ(sampling.repetition_penalty, 1.5);
+  EXPECT_EQ(sampling.min_new_tokens, 3);
+  EXPECT_EQ(sampling.logit_bias, (std::vector<std::pair<int32_t, float>>{{5, -100.f}, {7, 0.5f}}));
 }
 
 }  // namespace

@@ -1,7 +1,10 @@
 // POST /v1/completions: texts or token ids in, text out; no template.
 #include <fmt/format.h>
 
+#include <utility>
+
 #include "base/trace.h"
+#include "base/utf8.h"
 #include "server/choices.h"
 #include "server/errors.h"
 #include "server/openai.h"
@@ -13,17 +16,19 @@ namespace {
 class TextResponder final : public OpenAiResponder {
  public:
   TextResponder(const EndpointContext& context, const CompletionParams& params,
-                const std::vector<ChoiceSpec>& choices, std::shared_ptr<ResponseWriter> writer)
+                const std::vector<ChoiceSpec>& choices, std::vector<std::string> echoes,
+                std::shared_ptr<ResponseWriter> writer)
       : OpenAiResponder(context, params, "cmpl-", choices, std::move(writer)),
-        texts_(choices.size()),
+        texts_(std::move(echoes)),
         logprobs_(choices.size(), CompletionLogprobs(tokenizer())) {}
 
  private:
   std::string_view ObjectName(bool) const override { return "text_completion"; }
   std::vector<std::string> AddText(size_t choice, std::string_view text, bool) override {
-    if (stream() && !text.empty()) return {TextField(text)};
-    if (!stream()) texts_[choice] += text;
-    return {};
+    std::string& held = texts_[choice];
+    held += text;
+    if (!stream() || held.empty()) return {};
+    return {TextField(std::exchange(held, std::string()))};
   }
   std::string EndFields() const override { return TextField(""); }
   std::string WholeFields(size_t choice) const override { return TextField(texts_[choice]); }
@@ -34,7 +39,7 @@ class TextResponder final : public OpenAiResponder {
     return fmt::format(R"("text":{})", JsonQuote(text));
   }
 
-  std::vector<std::string> texts_;            // per choice, of a whole answer
+  std::vector<std::string> texts_;            // per choice: not sent yet, an echo first
   std::vector<CompletionLogprobs> logprobs_;  // per choice
 };
 
@@ -64,7 +69,13 @@ void HandleCompletions(const EndpointContext& context, const HttpRequest& reques
   Result<std::vector<ChoiceSpec>> choices =
       MakeChoices(params, context.model.context_length, std::move(prompts));
   if (!choices.ok()) return SendError(*writer, choices.status(), params.stream);
-  auto responder = std::make_shared<TextResponder>(context, params, *choices, writer);
+  std::vector<std::string> echoes(choices->size());
+  for (size_t i = 0; completion->echo && i < choices->size(); ++i) {
+    const std::vector<int32_t>& ids = (*choices)[i].request.tokens;
+    echoes[i] = ReplaceInvalidUtf8(context.model.tokenizer->Decode(ids, /*skip_special=*/false));
+  }
+  auto responder =
+      std::make_shared<TextResponder>(context, params, *choices, std::move(echoes), writer);
   StartGeneration(context, std::move(choices).value(), std::move(responder), writer, params.stream);
 }
 

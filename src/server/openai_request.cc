@@ -143,8 +143,10 @@ Result<CompletionRequest> ParseCompletionRequest(const Json& body,
     TERN_RETURN_IF_ERROR(CheckTopLogprobs(p.top_logprobs, "logprobs"));
     p.logprobs = true;
   }
-  TERN_ASSIGN_OR_RETURN(const bool echo, JsonBool(body, "echo", false, kBody));
-  if (echo) return InvalidArgument("body.echo is not supported");
+  TERN_ASSIGN_OR_RETURN(request.echo, JsonBool(body, "echo", false, kBody));
+  if (request.echo && p.logprobs) {
+    return InvalidArgument("body.echo with body.logprobs is not supported: logprobs of the prompt");
+  }
   TERN_ASSIGN_OR_RETURN(const std::string suffix, JsonString(body, "suffix", "", kBody));
   if (!suffix.empty()) return InvalidArgument("body.suffix is not supported");
 

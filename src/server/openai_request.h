@@ -42,6 +42,7 @@ struct CompletionRequest {
   };
   CompletionParams params;
   std::vector<Prompt> prompts;
+  bool echo = false;  // the text begins with the prompt
 };
 
 // Errors: kInvalidArgument naming the field.

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <charconv>
 #include <cmath>
 #include <limits>
 
@@ -11,6 +12,7 @@ namespace {
 constexpr size_t kMaxStops = 64;
 constexpr size_t kMaxStopBytes = 4096;
 constexpr size_t kMaxStopTokens = 1024;
+constexpr size_t kMaxBiases = 1024;
 
 Status OutOfRange(std::string_view where, const char* key, std::string_view range) {
   return InvalidArgument(fmt::format("{}.{} must be {}", where, key, range));
@@ -47,17 +49,8 @@ Status RefuseUnsupported(const Json& object, std::string_view where) {
   const auto refuse = [&](const char* key) {
     return InvalidArgument(fmt::format("{}.{} is not supported", where, key));
   };
-  const std::pair<const char*, double> kNumbers[] = {{"frequency_penalty", 0.0},
-                                                     {"presence_penalty", 0.0},
-                                                     {"repetition_penalty", 1.0},
-                                                     {"min_tokens", 0.0},
-                                                     {"min_new_tokens", 0.0}};
-  for (const auto& [key, neutral] : kNumbers) {
-    TERN_ASSIGN_OR_RETURN(const double value, JsonDouble(object, key, neutral, where));
-    if (value != neutral) return refuse(key);
-  }
-  for (const char* key : {"logit_bias", "stop_regex", "json_schema", "regex", "ebnf",
-                          "structural_tag", "custom_logit_processor"}) {
+  for (const char* key :
+       {"stop_regex", "json_schema", "regex", "ebnf", "structural_tag", "custom_logit_processor"}) {
     const Json* value = JsonMember(object, key);
     if (value != nullptr && !value->empty()) return refuse(key);
   }
@@ -69,6 +62,45 @@ Status RefuseUnsupported(const Json& object, std::string_view where) {
       return InvalidArgument(fmt::format(
           "{}.response_format.type '{}' is not supported, only 'text' is", where, type));
     }
+  }
+  return OkStatus();
+}
+
+// OpenAI's ranges; SGLang's for repetition_penalty.
+Status ParsePenalties(const Json& object, std::string_view where, SamplingParams* s) {
+  TERN_ASSIGN_OR_RETURN(s->presence_penalty, JsonDouble(object, "presence_penalty", 0, where));
+  if (!(std::abs(s->presence_penalty) <= 2)) {
+    return OutOfRange(where, "presence_penalty", "from -2 to 2");
+  }
+  TERN_ASSIGN_OR_RETURN(s->frequency_penalty, JsonDouble(object, "frequency_penalty", 0, where));
+  if (!(std::abs(s->frequency_penalty) <= 2)) {
+    return OutOfRange(where, "frequency_penalty", "from -2 to 2");
+  }
+  TERN_ASSIGN_OR_RETURN(s->repetition_penalty, JsonDouble(object, "repetition_penalty", 1, where));
+  if (!(s->repetition_penalty >= 1e-6 && s->repetition_penalty <= 2)) {
+    return OutOfRange(where, "repetition_penalty", "over 0 and at most 2");
+  }
+  return OkStatus();
+}
+
+// {"token id": bias}
+Status ParseLogitBias(const Json& object, std::string_view where, SamplingParams* s) {
+  const Json* biases = JsonMember(object, "logit_bias");
+  if (biases == nullptr) return OkStatus();
+  if (!biases->is_object() || biases->size() > kMaxBiases) {
+    return OutOfRange(where, "logit_bias", fmt::format("an object of at most {} ids", kMaxBiases));
+  }
+  for (const auto& [key, value] : biases->items()) {
+    int32_t token = -1;
+    const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), token);
+    if (error != std::errc() || end != key.data() + key.size() || token < 0) {
+      return InvalidArgument(fmt::format("{}.logit_bias: '{}' is not a token id", where, key));
+    }
+    if (!value.is_number() || !(std::abs(value.get<double>()) <= 100)) {
+      return InvalidArgument(
+          fmt::format("{}.logit_bias.{} must be a number from -100 to 100", where, key));
+    }
+    s->logit_bias.emplace_back(token, value.get<float>());
   }
   return OkStatus();
 }
@@ -113,6 +145,12 @@ Result<TextParams> ParseTextParams(const Json& object, const SamplingDefaults& d
     TERN_ASSIGN_OR_RETURN(const int64_t seed, JsonInt(object, key, 0, where));
     s.seed = static_cast<uint64_t>(seed);
   }
+  TERN_RETURN_IF_ERROR(ParsePenalties(object, where, &s));
+  TERN_RETURN_IF_ERROR(ParseLogitBias(object, where, &s));
+  for (const char* key : {"min_tokens", "min_new_tokens"}) {
+    TERN_ASSIGN_OR_RETURN(s.min_new_tokens, JsonInt(object, key, s.min_new_tokens, where));
+    if (s.min_new_tokens < 0) return OutOfRange(where, key, "0 or more");
+  }
   TERN_ASSIGN_OR_RETURN(p.stops, ParseStops(object, where));
   if (const Json* ids = JsonMember(object, "stop_token_ids")) {
     TERN_ASSIGN_OR_RETURN(s.stop_token_ids,
@@ -130,21 +168,30 @@ Result<TextParams> ParseTextParams(const Json& object, const SamplingDefaults& d
 
 Status ResolveMaxTokens(int64_t prompt_tokens, int64_t context_length, TextParams* params) {
   if (prompt_tokens == 0) return InvalidArgument("the prompt is empty");
+  // OpenAI's words: clients look for them.
   if (prompt_tokens >= context_length) {
     return InvalidArgument(fmt::format(
-        "the prompt has {} tokens; the model's context length is {} tokens and an answer needs at "
-        "least one of them",
-        prompt_tokens, context_length));
+        "This model's maximum context length is {} tokens. However, your messages resulted in {} "
+        "tokens, and an answer needs at least one. Please reduce the length of the messages.",
+        context_length, prompt_tokens));
   }
   const int64_t room = context_length - prompt_tokens;
+  // A float64 sum, which can't overflow.
   if (params->max_tokens && *params->max_tokens > room) {
-    return InvalidArgument(
-        fmt::format("the prompt has {} tokens and max_tokens asks for {} more; the model's context "
-                    "length is {} "
-                    "tokens",
-                    prompt_tokens, *params->max_tokens, context_length));
+    return InvalidArgument(fmt::format(
+        "This model's maximum context length is {} tokens. However, you requested {} tokens ({} in "
+        "the messages, {} in the completion). Please reduce the length of the messages or "
+        "completion.",
+        context_length,
+        static_cast<double>(prompt_tokens) + static_cast<double>(*params->max_tokens),
+        prompt_tokens, *params->max_tokens));
   }
   params->sampling.max_new_tokens = params->max_tokens.value_or(room);
+  if (params->sampling.min_new_tokens > params->sampling.max_new_tokens) {
+    return InvalidArgument(
+        fmt::format("min_tokens {} is more than the {} tokens the answer may have",
+                    params->sampling.min_new_tokens, params->sampling.max_new_tokens));
+  }
   return OkStatus();
 }
 

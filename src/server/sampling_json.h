@@ -25,8 +25,9 @@ struct TextParams {
 };
 
 // Reads temperature, top_p, top_k, min_p, seed (or sampling_seed), stop, stop_token_ids,
-// ignore_eos, no_stop_trim and skip_special_tokens. Values that tern can't honour yet (penalties,
-// logit_bias, grammars) are refused unless they ask for nothing. Errors: kInvalidArgument naming
+// ignore_eos, no_stop_trim, skip_special_tokens, the three penalties, logit_bias and min_tokens (or
+// min_new_tokens). Values that tern can't honour yet (grammars, stop_regex) are refused unless they
+// ask for nothing. Errors: kInvalidArgument naming
 // "<where>.<field>".
 Result<TextParams> ParseTextParams(const Json& object, const SamplingDefaults& defaults,
                                    std::string_view where);
