@@ -93,6 +93,8 @@ Result<Json> ParseMessages(const Json& body) {
     if (!message.is_object()) return InvalidArgument(where + " must be an object");
     TERN_ASSIGN_OR_RETURN(const std::string role, JsonString(message, "role", "", where));
     if (role.empty()) return InvalidArgument(where + ".role is required");
+    // OpenAI's newer name, which the templates of the models that tern runs do not know.
+    if (role == "developer") message["role"] = "system";
     TERN_ASSIGN_OR_RETURN(Json content,
                           ParseContent(JsonMember(message, "content"), where + ".content"));
     message["content"] = std::move(content);

@@ -10,9 +10,9 @@
 
 namespace tern {
 
-// body.messages: content parts joined, arguments of earlier tool calls as objects,
-// `reasoning` of assistant messages as `reasoning_content`. Errors: kInvalidArgument naming the
-// field.
+// body.messages: role developer as system, content parts joined, arguments of earlier tool calls as
+// objects, `reasoning` of assistant messages as `reasoning_content`. Errors: kInvalidArgument
+// naming the field.
 Result<Json> ParseMessages(const Json& body);
 
 // body.tools; null when there are none, or tool_choice is "none". Errors: kInvalidArgument naming

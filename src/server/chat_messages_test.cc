@@ -36,6 +36,14 @@ TEST(ChatMessages, ForeignIdsBecomeKimis) {
   EXPECT_EQ(messages[7]["tool_calls"][0]["id"], "functions.now:3");
 }
 
+TEST(ChatMessages, ADeveloperIsTheSystem) {
+  const Json messages =
+      Messages(R"([{"role":"developer","content":"be nice"},{"role":"user","content":"q"}])");
+  EXPECT_EQ(messages[0]["role"], "system");
+  EXPECT_EQ(messages[0]["content"], "be nice");
+  EXPECT_EQ(messages[1]["role"], "user");
+}
+
 TEST(ChatMessages, KimisOwnIdsStay) {
   const Json original = Messages(R"([
     {"role":"assistant","tool_calls":[{"id":"functions.a:0","function":{"name":"a"}},

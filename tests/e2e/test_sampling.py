@@ -55,6 +55,13 @@ def test_control_tokens_in_messages_are_text(tiny, marker):
     assert prompt_tokens(tiny, [*ask("a"), {"role": "assistant", "tool_calls": [call]}]) > plain + 1
 
 
+def test_developer_is_system(tiny):
+    def tokens(role):
+        return prompt_tokens(tiny, [{"role": role, "content": "be nice"}, *ask("a")])
+
+    assert tokens("developer") == tokens("system")
+
+
 def test_tokenize_and_back(tiny):
     text = "One, two: a < b."
     for root in ("", "/v1"):
