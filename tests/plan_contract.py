@@ -114,6 +114,12 @@ finally:
 served = re.search(r"memory: (weights .* = [0-9.]+) of ", memory).group(1)
 assert served == host["memory_summary"].split(" of ")[0], (served, host["memory_summary"])
 
+# A GGUF file's own tensors count, as `inspect` counts them.
+gguf = "tests/data/gguf/deepseek2.gguf"
+got = plan(gguf, "--gpus", "1", "--gpu-memory", "1GB")
+assert got["checkpoint_bytes"] <= json.loads(run("inspect", gguf, "--json")[1])["total"]["bytes"] <= os.path.getsize(gguf)
+within(0.01, got["checkpoint_bytes"], json.loads(run("inspect", gguf, "--json")[1])["total"]["bytes"])
+
 # One clear error, on standard error, and nothing else.
 card = ("--gpus", "8", "--gpu-memory", "141GB")
 for code_wanted, word, options in (
@@ -131,6 +137,7 @@ for code_wanted, word, options in (
     (1, "64 attention heads", (KIMI, "--gpus", "7", "--gpu-memory", "141GB")),
     (2, "--bandwidth", (KIMI, *card, "--bandwidth", "nan")),
     (2, "--flops", (KIMI, *card, "--flops", "inf")),
+    (2, "--recipe", (gguf, *card, "--recipe", "bf16")),
     (2, "--price", (KIMI, *card, "--price", "-1")),
     (1, "not enough memory", (KIMI, "--gpus", "8", "--gpu-memory", "60GB")),
     (1, "not enough memory", (KIMI, *card, "--reserve", "500GB")),

@@ -48,7 +48,8 @@ OptionTable PlanTable(PlanOptions& o) {
       "What a model needs of a machine, and how fast it can be there: bytes, tokens, "
       "requests at once,\nexpected speed and cost. Of GPUs that flags describe, or of "
       "this machine, as `tern serve` would allocate.");
-  table.Add("--model-path", &o.path, "DIR|FILE.json", "a config.json, or a folder with one")
+  table
+      .Add("--model-path", &o.path, "DIR|FILE", "a config.json, a folder with one, or a .gguf file")
       .Positional()
       .Required();
   table
@@ -202,6 +203,9 @@ Status CheckMachine(const PlanOptions& o) {
 // What is wrong with the flags alone.
 Status CheckUsage(const PlanOptions& o) {
   TERN_RETURN_IF_ERROR(CheckMachine(o));
+  if (!o.recipe.empty() && o.path.ends_with(".gguf")) {
+    return InvalidArgument(fmt::format("--recipe is for a config.json, not for {}", o.path));
+  }
   SpeedMachine limits;
   TERN_RETURN_IF_ERROR(SetLimits(o, &limits));
   for (const auto& [flag, text] :
@@ -246,8 +250,8 @@ Status PlanHost(PlanOptions& o, PlanReport* report) {
   const int threads = o.threads > 0 ? static_cast<int>(o.threads) : AvailableThreads();
   ThreadPool pool(threads);
   TERN_ASSIGN_OR_RETURN(const auto ops, Ops::Create(EnvIsa().value_or(""), pool));
-  const bool files = IsDirectory(o.path) && (FileExists(o.path + "/model.safetensors") ||
-                                             FileExists(o.path + "/model.safetensors.index.json"));
+  const bool files = o.path.ends_with(".gguf") || FileExists(o.path + "/model.safetensors") ||
+                     FileExists(o.path + "/model.safetensors.index.json");
   const bool dummy = !files || !o.recipe.empty();
   LoadOptions load;
   load.format = dummy ? LoadFormat::kDummy : LoadFormat::kAuto;

@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <memory>
 #include <utility>
 
 #include "base/file.h"
+#include "checkpoint/checkpoint.h"
 #include "models/registry.h"
 
 namespace tern {
@@ -44,6 +46,14 @@ KvLayerSpec KvLayerOf(const ModelConfig& config, int64_t layer, int64_t tp) {
           .head_dim = HeadDim(config)};
 }
 
+// As the file has it, where there is one; else by the recipe.
+Result<RecipeWeight> StoredIn(const Checkpoint* file, const TensorSpec& spec,
+                              const ModelConfig& config, WeightRecipe recipe) {
+  if (file == nullptr) return StoredAs(spec, config, recipe);
+  TERN_ASSIGN_OR_RETURN(const CheckpointTensor* tensor, file->Require(spec.name, spec.shape));
+  return RecipeWeight{.bytes = tensor->view.bytes.size()};
+}
+
 // What attention multiplies, with one rank's heads.
 void AddAttention(const ModelConfig& config, int64_t tp, SpeedModel* speed) {
   const auto heads = static_cast<double>(config.num_attention_heads / tp);
@@ -72,8 +82,14 @@ void AddAttention(const ModelConfig& config, int64_t tp, SpeedModel* speed) {
 
 Result<PlannedModel> PlanModel(const std::string& path, WeightRecipe recipe, int64_t tp) {
   PlannedModel planned{.tp = tp};
-  TERN_ASSIGN_OR_RETURN(planned.config,
-                        LoadModelConfig(IsDirectory(path) ? path + "/config.json" : path));
+  std::unique_ptr<Checkpoint> gguf;
+  if (path.ends_with(".gguf")) {
+    TERN_ASSIGN_OR_RETURN(gguf, Checkpoint::Open(path));
+    planned.config = gguf->config();
+  } else {
+    TERN_ASSIGN_OR_RETURN(planned.config,
+                          LoadModelConfig(IsDirectory(path) ? path + "/config.json" : path));
+  }
   const ModelConfig& config = planned.config;
   TERN_ASSIGN_OR_RETURN(const auto specs, TensorList(config));
   TERN_RETURN_IF_ERROR(CheckRanks(config, tp));
@@ -85,7 +101,7 @@ Result<PlannedModel> PlanModel(const std::string& path, WeightRecipe recipe, int
     speed.experts_per_token = config.moe->num_experts_per_tok;
   }
   for (const TensorSpec& spec : specs) {
-    TERN_ASSIGN_OR_RETURN(const RecipeWeight weight, StoredAs(spec, config, recipe));
+    TERN_ASSIGN_OR_RETURN(const RecipeWeight weight, StoredIn(gguf.get(), spec, config, recipe));
     if (__builtin_add_overflow(planned.checkpoint_bytes, weight.bytes, &planned.checkpoint_bytes)) {
       return InvalidArgument(fmt::format("{}: the size of its weights overflows", config.source));
     }

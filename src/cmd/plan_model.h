@@ -25,7 +25,8 @@ struct PlannedModel {
   SpeedModel speed;                    // without row_bytes and index_bytes
 };
 
-// `path`: config.json, or a folder with one. Errors: those of LoadModelConfig, TensorList and
+// `path`: config.json, a folder with one, or a GGUF file, whose own tensors count instead of the
+// recipe's. Errors: those of LoadModelConfig, Checkpoint::Open, TensorList and
 // StoredAs; kInvalidArgument for ranks that the model's heads can't be divided by.
 Result<PlannedModel> PlanModel(const std::string& path, WeightRecipe recipe, int64_t tp);
 
