@@ -268,7 +268,7 @@ void AddOptions(OptionTable& table, Options& o) {
             "model will see");
   table
       .Add("--calibration-tokens", &o.calibration_tokens, "N",
-           "use at most N tokens of it, spread evenly; 0: all")
+           "use about N tokens of it, in whole windows of 512, spread evenly; 0: all")
       .Range(0, 1e9);
   table.Add("--calibrate-kv", &o.calibrate_kv, "",
             "also write the KV cache's scales, k_scale of each layer, from --calibration");

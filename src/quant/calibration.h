@@ -22,7 +22,7 @@ namespace tern {
 
 struct CalibrationOptions {
   int64_t window = 512;        // tokens; longer sequences are cut into windows, each run by itself
-  int64_t max_tokens = 0;      // what is beyond is left out, evenly over the text; 0: all is used
+  int64_t max_tokens = 0;      // windows beyond are left out, evenly over the text; 0: none
   int64_t min_tokens = 256;    // a text with fewer is an error
   int64_t min_rows = 32;       // weights that saw fewer inputs (rare experts) are not calibrated
   int64_t text_bytes = 0;      // of the text that the sequences were made of; 0: unknown
