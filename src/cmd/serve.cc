@@ -25,6 +25,7 @@ struct ServeOptions {
   int64_t port = 30000;
   std::string api_key;
   bool enable_metrics = true;
+  bool incremental_streaming = false;
   int64_t drain_timeout_s = 30;
   std::string log_level = "info";
   std::string trace_file;
@@ -50,6 +51,10 @@ OptionTable MakeTable(ServeOptions& o) {
            "/health (/health_generate too), /ready or /metrics")
       .Secret()
       .Group("Network");
+  table
+      .Add("--incremental-streaming-output", &o.incremental_streaming, "BOOL",
+           "streams of /generate hold what is new, not all so far")
+      .Group("Operation");
   table.Add("--enable-metrics", &o.enable_metrics, "BOOL", "serve Prometheus metrics on /metrics")
       .Group("Operation");
   table
@@ -142,6 +147,7 @@ int ServeCommand(const std::vector<std::string>& args) {
   ApiServerOptions api;
   api.api_key = options.api_key;
   api.enable_metrics = options.enable_metrics;
+  api.incremental_streaming = options.incremental_streaming;
   api.server_args = table.ToJson();
   api.version = TERN_VERSION;
   Serving serving(options.model, std::move(api));

@@ -19,9 +19,10 @@
 namespace tern {
 
 struct ApiServerOptions {
-  std::string api_key;                // empty: none is asked for
-  bool enable_metrics = true;         // GET /metrics
-  Json server_args = Json::object();  // the option table, for /server_info
+  std::string api_key;                 // empty: none is asked for
+  bool enable_metrics = true;          // GET /metrics
+  bool incremental_streaming = false;  // as EndpointContext has it
+  Json server_args = Json::object();   // the option table, for /server_info
   std::string version;
 };
 
@@ -42,7 +43,7 @@ class ApiServer {
   static const Route kRoutes[];
 
   bool Authorized(const HttpRequest& request) const;
-  EndpointContext Context() { return {*model_, clock_}; }
+  EndpointContext Context() { return {*model_, clock_, options_.incremental_streaming}; }
 
   void Health(const HttpRequest&, std::shared_ptr<ResponseWriter>);
   void HealthGenerate(const HttpRequest&, std::shared_ptr<ResponseWriter>);

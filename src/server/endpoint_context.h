@@ -11,6 +11,7 @@ namespace tern {
 struct EndpointContext {
   const ServedModel& model;
   const Clock& clock;
+  bool incremental_streaming = false;  // streams of /generate hold what is new, not all so far
 };
 
 // Starts the choices and ties them to the client: when it leaves, they end. On an error (queue

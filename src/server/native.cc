@@ -25,6 +25,7 @@ class GenerateResponder final : public GenerationListener {
         logprobs_(body.logprobs),
         top_logprobs_(body.logprobs && body.top_logprobs > 0),
         text_in_logprobs_(body.text_in_logprobs),
+        incremental_(body.stream && context.incremental_streaming),
         choices_(body.choices.size()) {
     for (size_t i = 0; i < choices_.size(); ++i) {
       choices_[i].id = body.choices[i].request.rid;
@@ -36,13 +37,14 @@ class GenerateResponder final : public GenerationListener {
     Choice& choice = choices_[index];
     choice.text += text;
     choice.output_ids.push_back(token.token);
+    ++choice.tokens;
     if (logprobs_ && token.logprob) {
       choice.logprobs.push_back(LogprobItem(*token.logprob));
       Json tops = Json::array();
       for (const TokenLogprob& top : token.top_logprobs) tops.push_back(LogprobItem(top));
       choice.top_logprobs.push_back(std::move(tops));
     }
-    if (stream_) sse_.Event(DumpJson(Body(index, nullptr)));
+    if (stream_) SendEvent(index, nullptr);
   }
 
   void OnEnd(size_t index, std::string_view text, const ChoiceEnd& end) override {
@@ -53,9 +55,10 @@ class GenerateResponder final : public GenerationListener {
       return SendError(*writer_, end.status);
     }
     if (end.matched_token) choice.output_ids.push_back(*end.matched_token);
+    if (end.matched_token) ++choice.tokens;
     choice.end = end;
     ++ended_;
-    if (stream_) sse_.Event(DumpJson(Body(index, &end)));
+    if (stream_) SendEvent(index, &end);
     if (ended_ < choices_.size()) return;
     if (stream_) return sse_.Done();
     Json answer = Json::array();
@@ -68,7 +71,8 @@ class GenerateResponder final : public GenerationListener {
   struct Choice {
     std::string id, text;
     int64_t prompt_tokens = 0;
-    std::vector<int32_t> output_ids;
+    int64_t tokens = 0;               // generated so far
+    std::vector<int32_t> output_ids;  // these, texts and logprobs: not sent yet, when incremental
     Json logprobs = Json::array(), top_logprobs = Json::array();
     ChoiceEnd end;
   };
@@ -81,17 +85,28 @@ class GenerateResponder final : public GenerationListener {
     return json;
   }
 
-  // Everything so far: text and ids of a stream are cumulative. `end`: null while it goes on.
+  void SendEvent(size_t index, const ChoiceEnd* end) {
+    sse_.Event(DumpJson(Body(index, end)));
+    if (!incremental_) return;
+    Choice& choice = choices_[index];
+    choice.text.clear();
+    choice.output_ids.clear();
+    choice.logprobs = Json::array();
+    choice.top_logprobs = Json::array();
+  }
+
+  // Everything so far, or what is new of it when incremental; counts are of all. `end`: null while
+  // it goes on.
   Json Body(size_t index, const ChoiceEnd* end) const {
     const Choice& choice = choices_[index];
     Json meta = {{"id", choice.id}, {"finish_reason", nullptr}};
     meta["prompt_tokens"] = choice.prompt_tokens;
     meta["weight_version"] = "default";
     if (end == nullptr) {
-      meta["completion_tokens"] = choice.output_ids.size();
+      meta["completion_tokens"] = choice.tokens;
       meta["cached_tokens"] = 0;
     } else {
-      meta["finish_reason"] = FinishReason(*end, choice.output_ids.size());
+      meta["finish_reason"] = FinishReason(*end, choice.tokens);
       meta["completion_tokens"] = end->completion_tokens;
       meta["cached_tokens"] = end->cached_tokens;
       meta["num_retractions"] = end->retractions;
@@ -114,7 +129,7 @@ class GenerateResponder final : public GenerationListener {
     return body;
   }
 
-  static Json FinishReason(const ChoiceEnd& end, size_t tokens) {
+  static Json FinishReason(const ChoiceEnd& end, int64_t tokens) {
     switch (end.reason) {
       case ChoiceEnd::Reason::kStop: {
         Json reason = {{"type", "stop"}, {"matched", nullptr}};
@@ -132,7 +147,7 @@ class GenerateResponder final : public GenerationListener {
   const std::shared_ptr<const Tokenizer> tokenizer_;
   const std::shared_ptr<ResponseWriter> writer_;
   SseStream sse_;
-  const bool is_list_, stream_, logprobs_, top_logprobs_, text_in_logprobs_;
+  const bool is_list_, stream_, logprobs_, top_logprobs_, text_in_logprobs_, incremental_;
   std::vector<Choice> choices_;
   size_t ended_ = 0;
 };

@@ -1,4 +1,6 @@
 """Control tokens in messages, and what changes the choice of tokens, with the tiny model."""
+import json
+
 import httpx
 import openai
 import pytest
@@ -110,3 +112,25 @@ def test_echo(tiny):
 def test_context_overflow_in_openais_words(tiny):
     with pytest.raises(openai.BadRequestError, match="This model's maximum context length is"):
         complete(tiny, max_tokens=10_000_000)
+
+
+def test_incremental_streaming(tiny, own_server):
+    body = {"text": "one two", "stream": True, "return_logprob": True,
+            "sampling_params": {"temperature": 0, "max_new_tokens": 6, "ignore_eos": True}}
+
+    def events(server):
+        reply = httpx.post(server.url + "/generate", json=body, timeout=60)
+        lines = [line for line in reply.text.splitlines() if line]
+        assert lines[-1] == "data: [DONE]"
+        return [json.loads(line.removeprefix("data: ")) for line in lines[:-1]]
+
+    whole = events(tiny)[-1]
+    server = own_server("--incremental-streaming-output", model=TINY / "model").wait_ready()
+    parts = events(server)
+    assert len(parts) > 2
+    assert "".join(part["text"] for part in parts) == whole["text"]
+    assert sum((part["output_ids"] for part in parts), []) == whole["output_ids"]
+    logprobs = [part["meta_info"]["output_token_logprobs"] for part in parts]
+    assert sum(logprobs, []) == whole["meta_info"]["output_token_logprobs"]
+    assert [part["meta_info"]["completion_tokens"] for part in parts] == [1, 2, 3, 4, 5, 6, 6]
+    assert parts[-1]["meta_info"]["finish_reason"] == {"type": "length", "length": 6}
