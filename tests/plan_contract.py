@@ -86,7 +86,7 @@ assert step["attention_operations"] == 1000 * 61 * 8 * (2 * 512 + 64) * 2, step
 assert step["attention_bytes"] == 1000 * 70272, step
 half = plan(KIMI, *fast, "--batch", "1", "--bandwidth-efficiency", "0.5")["decode"][0]
 within(1e-9, half["seconds"], 2 * step["seconds"])
-# Two replicas of 4 ranks: the weights of a rank double, requests at once are both replicas'.
+# 16 GPUs at TP 8: two replicas, so twice the requests at once.
 two = plan(KIMI, "--gpus", "16", "--tp", "8", *fast[2:])
 assert two["machine"]["replicas"] == 2 and two["concurrent_requests"] == 2 * plan(KIMI, *fast)["concurrent_requests"]
 
