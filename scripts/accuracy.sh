@@ -65,6 +65,14 @@ quantized() {
   row "$name" "$made" --kl-against "$base_model" --baseline "$out/$base.json"
 }
 
+# served NAME MODEL [serving options]: the checkpoint as it is, served otherwise.
+served() {
+  local name=$1 model=$2
+  shift 2
+  row "$name" "$model" "$@" --kl-kv-cache-dtype bf16 --kl-activation-dtype auto --kl-against "$base_model" \
+    --baseline "$out/$base.json"
+}
+
 # all_methods PREFIX RECIPE
 all_methods() {
   for method in rtn search calibrated; do
@@ -91,5 +99,11 @@ for model in "${models[@]}"; do
   quantized "${model}_fp8" --format fp8 --recipe all-linear
   [ "$model" != tiny ] || all_methods "$model" kimi
   all_methods "$model" all-linear
+  served "${model}_int4_all-linear_search_int8" "$out/${model}_int4_all-linear_search.checkpoint" --activation-dtype int8
+  formats=(fp8_e4m3 fp8_tiled)
+  [ "$model" != tiny ] || formats+=(fp8_ds_mla)
+  for format in "${formats[@]}"; do served "${model}_own_kv_$format" "$base_model" --kv-cache-dtype "$format"; done
+  [ "$model" != tiny ] || served tiny_int4_kimi_calibrated_kv_fp8_tiled "$out/tiny_int4_kimi_calibrated.checkpoint" \
+    --kv-cache-dtype fp8_tiled
 done
 python3 scripts/accuracy_table.py "$out" "${models[@]}"

@@ -37,7 +37,7 @@ def row(name, r):
 HEAD = ["row", "weights, MB", "perplexity", "accuracy, %", "perplexity against own, %", "accuracy against own, points", "McNemar p",
         "KL mean, nats", "KL p99", "same top, %", "verdict", "text, tokens/s", "tasks, tokens/s"]
 for model in models:
-    files = sorted(folder.glob(f"{model}_*.json"), key=lambda f: (not f.stem.endswith("_own"), f.stat().st_mtime))
+    files = sorted(folder.glob(f"{model}_*.json"), key=lambda f: (not f.stem == f"{model}_own", f.stat().st_mtime))
     if not files: continue
     first = json.loads(files[0].read_text())
     print(f"{model}: {first['tasks']['all']['items']} items, {first['perplexity']['tokens']} tokens; all intervals 95 %\n")

@@ -221,7 +221,7 @@ void Ops::GqaAttention(const GqaShape& shape, const KvSlab& slab, std::span<cons
                                     .value_dim = shape.head_dim,
                                     .scale = scaled ? shape.scale * slab.k_scale : shape.scale,
                                     .value_scale = scaled ? slab.v_scale : 1.0f,
-                                    .bf16_products = IsFp8(slab.format)},
+                                    .bf16_products = true},
                            .kv_heads = shape.kv_heads,
                            .group = shape.heads / shape.kv_heads,
                            .runs = runs,

@@ -159,7 +159,8 @@ class Ops {
   // pages, rounded to BF16 first (kF32: as they are), then to the slab's format.
   void GqaWrite(const GqaShape& shape, const KvSlab& slab, std::span<const KvRun> runs,
                 const float* k, const float* v) const;
-  // Row i of a run attends positions [0, first_position + i], read from the pages as stored.
+  // Row i of a run attends positions [0, first_position + i], read from the pages as stored. Levels
+  // with BF16 products round queries and softmax weights to BF16, but over kF32 rows.
   // q, out: [rows, heads, head_dim].
   void GqaAttention(const GqaShape& shape, const KvSlab& slab, std::span<const KvRun> runs,
                     const float* q, float* out) const;

@@ -37,9 +37,9 @@ struct ModelInfo {
   int64_t vocab_size = 0;
   int64_t context_length = 0;  // positions the checkpoint was made for
   std::vector<KvLayerSpec> kv_layers;
-  bool fp8_kv_cache = false;  // the checkpoint was made for kFp8E4m3 (its kv_cache_scheme)
-  std::vector<int32_t> eos_token_ids;    // from generation_config.json, config.json or GGUF
-  uint64_t weight_bytes = 0;             // resident, packed
+  bool fp8_kv_cache = false;           // the checkpoint was made for kFp8E4m3 (its kv_cache_scheme)
+  std::vector<int32_t> eos_token_ids;  // from generation_config.json, config.json or GGUF
+  uint64_t weight_bytes = 0;           // resident, packed
   uint64_t workspace_bytes_per_row = 0;  // activations of one batch row, for the memory plan
   uint64_t scratch_bytes = 0;  // of kernels, however many rows a batch has, for the memory plan
 };

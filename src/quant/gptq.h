@@ -18,7 +18,9 @@
 namespace tern {
 
 struct GptqOptions {
-  double damping = 0.01;  // added to the diagonal, in units of its mean
+  // Added to the diagonal, in units of its mean. More is worse for inputs like those that were seen
+  // and better for others (docs/decisions/007-calibration.md).
+  double damping = 0.1;
 };
 
 // The factored second moments of one input, for all weights that share it.

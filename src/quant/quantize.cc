@@ -111,9 +111,10 @@ class Quantizer {
     }
     TERN_ASSIGN_OR_RETURN(const uint64_t free, FreeDiskBytes(options_.output));
     if (needed <= free) return OkStatus();
-    return ResourceExhausted(fmt::format("{}: {:.2f} GB are needed, the disk has {:.2f} GB left",
-                                         options_.output, static_cast<double>(needed) / 1e9,
-                                         static_cast<double>(free) / 1e9));
+    constexpr double kMegabyte = 1e6;
+    return ResourceExhausted(fmt::format(
+        "{}: the disk is full: {:.1f} MB are needed, {:.1f} MB are free", options_.output,
+        static_cast<double>(needed) / kMegabyte, static_cast<double>(free) / kMegabyte));
   }
 
   Status WriteShard(const PlannedShard& shard, QuantizeState& state) {

@@ -24,6 +24,9 @@ class ByteLevelTokenizer final : public Tokenizer {
   explicit ByteLevelTokenizer(TokenizerParts parts);
 
   std::vector<TokenId> Encode(std::string_view text, bool parse_special) const override;
+  std::vector<TokenId> EncodeDisguised(std::string_view text,
+                                       const Disguise& disguise) const override;
+  std::vector<std::string> AddedTexts() const override { return added_texts_; }
   std::string_view TokenBytes(TokenId id) const override {
     return Has(id) ? std::string_view(bytes_[static_cast<size_t>(id)]) : std::string_view();
   }
@@ -40,7 +43,10 @@ class ByteLevelTokenizer final : public Tokenizer {
   bool Has(TokenId id) const { return id >= 0 && static_cast<size_t>(id) < bytes_.size(); }
   void EncodePlain(std::string_view text, std::vector<TokenId>* ids) const;
   // Text between added tokens that are matched before normalization.
-  void EncodeSegment(std::string_view text, std::vector<TokenId>* ids) const;
+  // `disguise` may be null.
+  void EncodeSegment(std::string_view text, const Disguise* disguise,
+                     std::vector<TokenId>* ids) const;
+  std::vector<TokenId> EncodeSegments(std::string_view text, const Disguise* disguise) const;
 
   std::vector<std::string> bytes_;  // by id; before what points into it
   std::vector<bool> special_;
@@ -49,6 +55,7 @@ class ByteLevelTokenizer final : public Tokenizer {
   PreTokenizer pre_tokenizer_;
   NormalizationForm normalization_;
   AddedTokenMatcher added_, added_normalized_;
+  std::vector<std::string> added_texts_;
   std::optional<TokenId> bos_, eos_;
 };
 
@@ -67,6 +74,7 @@ ByteLevelTokenizer::ByteLevelTokenizer(TokenizerParts parts)
     bytes_[id] = token.content;
     special_[id] = token.special;
     ids_.Insert(bytes_[id], token.id);
+    added_texts_.push_back(token.content);
     if (token.normalized) {
       token.content = Normalize(token.content, normalization_);
       added_normalized_.Add(token);
@@ -92,25 +100,43 @@ void ByteLevelTokenizer::EncodePlain(std::string_view text, std::vector<TokenId>
   pre_tokenizer_.Split(text, &sink);
 }
 
-void ByteLevelTokenizer::EncodeSegment(std::string_view text, std::vector<TokenId>* ids) const {
+void ByteLevelTokenizer::EncodeSegment(std::string_view text, const Disguise* disguise,
+                                       std::vector<TokenId>* ids) const {
   std::string normalized;
   if (normalization_ != NormalizationForm::kNone) {
     normalized = Normalize(text, normalization_);
     text = normalized;
   }
-  if (added_normalized_.empty()) return EncodePlain(text, ids);
+  const auto encode_plain = [&](std::string_view plain) {
+    if (disguise == nullptr) return EncodePlain(plain, ids);
+    EncodePlain(disguise->Undo(plain), ids);
+  };
+  if (added_normalized_.empty()) return encode_plain(text);
   for (const auto& segment : added_normalized_.Split(text)) {
     if (segment.token >= 0) {
       ids->push_back(segment.token);
     } else {
-      EncodePlain(segment.text, ids);
+      encode_plain(segment.text);
     }
   }
 }
 
-std::vector<TokenId> ByteLevelTokenizer::Encode(std::string_view text, bool parse_special) const {
+std::vector<TokenId> ByteLevelTokenizer::EncodeSegments(std::string_view text,
+                                                        const Disguise* disguise) const {
   std::vector<TokenId> ids;
+  for (const auto& segment : added_.Split(text)) {
+    if (segment.token >= 0) {
+      ids.push_back(segment.token);
+    } else {
+      EncodeSegment(segment.text, disguise, &ids);
+    }
+  }
+  return ids;
+}
+
+std::vector<TokenId> ByteLevelTokenizer::Encode(std::string_view text, bool parse_special) const {
   if (!parse_special) {
+    std::vector<TokenId> ids;
     if (normalization_ == NormalizationForm::kNone) {
       EncodePlain(text, &ids);
     } else {
@@ -118,14 +144,12 @@ std::vector<TokenId> ByteLevelTokenizer::Encode(std::string_view text, bool pars
     }
     return ids;
   }
-  for (const auto& segment : added_.Split(text)) {
-    if (segment.token >= 0) {
-      ids.push_back(segment.token);
-    } else {
-      EncodeSegment(segment.text, &ids);
-    }
-  }
-  return ids;
+  return EncodeSegments(text, nullptr);
+}
+
+std::vector<TokenId> ByteLevelTokenizer::EncodeDisguised(std::string_view text,
+                                                         const Disguise& disguise) const {
+  return EncodeSegments(text, disguise.empty() ? nullptr : &disguise);
 }
 
 // `count`: tokens in the file.

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "text/disguise.h"
 
 namespace tern {
 
@@ -55,6 +56,14 @@ class Tokenizer {
   // Ids of `text`; never adds a BOS or EOS of its own. parse_special: added and special tokens in
   // the text become their ids; otherwise all text is plain. Invalid UTF-8 is encoded byte by byte.
   virtual std::vector<TokenId> Encode(std::string_view text, bool parse_special = true) const = 0;
+  // Ids of `text` as it is without its disguise, but no added token begins at a disguised
+  // character.
+  virtual std::vector<TokenId> EncodeDisguised(std::string_view text,
+                                               const Disguise& disguise) const {
+    return Encode(disguise.Undo(text));
+  }
+  // The texts that Encode takes for added tokens, special or not.
+  virtual std::vector<std::string> AddedTexts() const { return {}; }
   // The exact bytes of a token (special tokens: their text); empty for an unknown id.
   virtual std::string_view TokenBytes(TokenId id) const = 0;
   virtual bool IsSpecial(TokenId id) const = 0;
