@@ -12,7 +12,12 @@
 namespace tern {
 namespace {
 
+// What results of one loaded model and one setting share. Not the weights' formats: passes with few
+// tokens don't touch all of them.
 std::string Variant(const ModelResult& r) {
+  return fmt::format("{}|{}|{}", r.model.recipe, r.model.kv_format, r.activation_format);
+}
+std::string VariantLabel(const ModelResult& r) {
   return fmt::format("{} weights, {} KV, {} activations", r.weight_format, r.model.kv_format,
                      r.activation_format);
 }
@@ -97,6 +102,7 @@ std::string ModelBenchTable(const std::vector<ModelResult>& results) {
 
 SvgPicture ModelBenchPicture(const BenchMachine& machine, const std::vector<ModelResult>& results) {
   std::vector<std::string> works, variants;
+  std::map<std::string, std::string> labels;
   std::map<std::pair<std::string, std::string>, const ModelResult*> found;
   const auto add = [](std::vector<std::string>& names, const std::string& name) {
     if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
@@ -104,6 +110,7 @@ SvgPicture ModelBenchPicture(const BenchMachine& machine, const std::vector<Mode
   for (const ModelResult& r : results) {
     add(works, r.work.Name());
     add(variants, Variant(r));
+    labels.emplace(Variant(r), VariantLabel(r));
     found[{r.work.Name(), Variant(r)}] = &r;
   }
   const std::string model = results.empty() ? "" : results[0].model.path + ", ";
@@ -111,13 +118,14 @@ SvgPicture ModelBenchPicture(const BenchMachine& machine, const std::vector<Mode
   speed.title = "Speed";
   speed.note = model + machine.ToText();
   speed.axis.label = "tokens/s";
+  speed.digits = 4;
   share.title = "Share of the machine's limit";
   share.note = "of memory bandwidth or peak arithmetic, whichever binds";
   share.axis.label = "%";
   speed.categories = share.categories = works;
   for (const std::string& variant : variants) {
-    speed.series.push_back({variant, {}});
-    share.series.push_back({variant, {}});
+    speed.series.push_back({labels[variant], {}});
+    share.series.push_back({labels[variant], {}});
     for (const std::string& work : works) {
       const auto at = found.find({work, variant});
       const ModelResult* r = at == found.end() ? nullptr : at->second;

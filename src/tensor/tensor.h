@@ -49,7 +49,9 @@ struct TensorView {
   }
 };
 
-// Owns `size` bytes aligned to 64. Large buffers are zero pages until they are written.
+// Owns `size` bytes aligned to 64, in huge pages where the system gives them: buffers up to 16 MiB
+// share regions of 64 MiB. Large buffers are zero pages until they are written. Thread: a value;
+// making and ending buffers is safe from any thread.
 class Buffer {
  public:
   Buffer() = default;

@@ -2,8 +2,14 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <cstring>
+#include <fstream>
 #include <limits>
+#include <random>
+#include <utility>
+#include <vector>
 
 namespace tern {
 namespace {
@@ -41,6 +47,48 @@ TEST(BufferTest, IsZeroAlignedAndMoves) {
   Buffer assigned(5);
   assigned = std::move(moved);
   EXPECT_EQ(assigned.data(), bytes);
+}
+
+// Small buffers share regions of 64 MiB: each stays its own, aligned and zero, however others come
+// and go, and the memory of those that have gone is given back.
+TEST(BufferTest, BuffersThatShareARegionDoNotMeet) {
+  std::mt19937 generator(1);
+  std::vector<std::pair<Buffer, std::byte>> live;
+  const auto holds_only = [](const Buffer& buffer, std::byte value) {
+    return std::all_of(buffer.data(), buffer.data() + buffer.size_bytes(),
+                       [value](std::byte byte) { return byte == value; });
+  };
+  for (int round = 0; round < 600; ++round) {
+    if (live.size() > 20 || (round % 3 == 2 && !live.empty())) {
+      std::swap(live[generator() % live.size()], live.back());
+      ASSERT_TRUE(holds_only(live.back().first, live.back().second));
+      live.pop_back();
+    }
+    Buffer buffer(generator() % 2 == 0 ? 1 + generator() % 300 : 1 + generator() % (5 << 20));
+    ASSERT_NE(buffer.data(), nullptr);
+    ASSERT_EQ(reinterpret_cast<uintptr_t>(buffer.data()) % 64, 0u);
+    ASSERT_TRUE(holds_only(buffer, std::byte{0}));
+    const auto value = static_cast<std::byte>(1 + round % 255);
+    std::fill_n(buffer.data(), buffer.size_bytes(), value);
+    live.emplace_back(std::move(buffer), value);
+  }
+  for (const auto& [buffer, value] : live) ASSERT_TRUE(holds_only(buffer, value));
+}
+
+TEST(BufferTest, MemoryOfSmallBuffersComesBack) {
+  const auto resident_bytes = [] {
+    std::ifstream statm("/proc/self/statm");
+    int64_t size = 0, resident = 0;
+    statm >> size >> resident;
+    return resident * 4096;
+  };
+  const Buffer kept(100);  // holds its region
+  const int64_t before = resident_bytes();
+  for (int round = 0; round < 100; ++round) {
+    Buffer buffer(6 << 20);
+    std::fill_n(buffer.data(), buffer.size_bytes(), std::byte{1});
+  }
+  EXPECT_LT(resident_bytes() - before, 16 << 20);
 }
 
 TEST(BufferTest, EmptyAndImpossibleSizesGiveNoBytes) {
