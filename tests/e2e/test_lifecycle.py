@@ -147,7 +147,7 @@ def test_wrong_usage_and_missing_files(tmp_path):
     for args, word in ((["--model-path", "/no/such/model"], "/no/such/model"),
                        (["--model-path", str(huge), "--load-format", "dummy"], "do not fit"),
                        (["--model-path", str(broken)], str(broken)),
-                       (["--model-path", str(MODEL), "--kv-cache-dtype", "fp8_tiled"], "fp8_tiled"),
+                       (["--model-path", str(MODEL), "--kv-cache-dtype", "fp8_ds_mla"], "fp8_ds_mla"),
                        (["--model-path", str(MODEL), "--chat-template", str(template)], str(template)),
                        (["--model-path", str(MODEL), "--max-total-tokens", "900000000000"], "")):
         result = run("serve", "--port", "0", *args)
