@@ -30,6 +30,7 @@ constexpr int64_t kDefaultChunk = 512;   // bounds the activations of a long pro
 struct ParityOptions {
   std::string model, golden;
   std::string precision = "production";
+  std::string rotary_frequencies = "float";
   std::string activation_dtype = "auto";
   std::string kv_cache_dtype;
   int64_t page_size = 64;
@@ -193,6 +194,7 @@ Result<Json> RunParity(const ParityOptions& options) {
   LoadOptions load;
   load.precision =
       options.precision == "reference" ? Precision::kReference : Precision::kProduction;
+  load.bf16_rotary_frequencies = options.rotary_frequencies == "bf16";
   TERN_ASSIGN_OR_RETURN(const auto model, LoadModel(options.model, *ops, load));
   TERN_RETURN_IF_ERROR(CheckFits(golden, options, model->info()));
 
@@ -264,6 +266,11 @@ int ParityCommand(const std::vector<std::string>& args) {
       .Add("--precision", &options.precision, "NAME",
            "reference: float32 on dequantized weights; production: as served")
       .Choices({"reference", "production"});
+  table
+      .Add("--rotary-frequencies", &options.rotary_frequencies, "NAME",
+           "bf16: rounded to BF16, as in references that were computed after casting a whole model "
+           "to BF16, which rounds more than its weights")
+      .Choices({"float", "bf16"});
   table
       .Add("--activation-dtype", &options.activation_dtype, "NAME",
            "what 4-bit weights are multiplied by, as in serve")

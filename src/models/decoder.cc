@@ -60,6 +60,7 @@ Status Decoder::Load(const LoadOptions& options) {
   WeightLoader loader(files, ops_, options);
   TERN_ASSIGN_OR_RETURN(
       rotary_, RotaryEmbedding::Make(config_.rope, attention_->rotary_dims(), {}, config_.source));
+  if (options.bf16_rotary_frequencies) rotary_.RoundFrequenciesToBf16();
   norm_eps_ = static_cast<float>(config_.rms_norm_eps);
   // The largest matrix first: while it is packed it exists twice, and nothing else is resident yet.
   TERN_ASSIGN_OR_RETURN(

@@ -195,6 +195,7 @@ Result<std::unique_ptr<Model>> LlamaModel::Load(std::unique_ptr<Checkpoint> chec
   }
   TERN_ASSIGN_OR_RETURN(
       model->rotary_, RotaryEmbedding::Make(config.rope, shape.head_dim, divisors, config.source));
+  if (options.bf16_rotary_frequencies) model->rotary_.RoundFrequenciesToBf16();
   model->shape_ = shape;
   model->norm_eps_ = static_cast<float>(config.rms_norm_eps);
   model->attention_shape_ = {

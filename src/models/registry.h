@@ -32,6 +32,9 @@ struct LoadOptions {
   LoadFormat format = LoadFormat::kAuto;
   WeightRecipe dummy_recipe = WeightRecipe::kConfig;
   Precision precision = Precision::kProduction;
+  // Rotary frequencies rounded to BF16, as in references that were computed after casting a whole
+  // model to BF16: transformers keeps them in float32, but `model.to(bfloat16)` rounds them too.
+  bool bf16_rotary_frequencies = false;
   // Called after each packed matrix with bytes of the checkpoint read so far and in all.
   std::function<void(uint64_t done_bytes, uint64_t total_bytes)> progress;
   // Learns the name of each linear layer's packed weight; must outlive the load. Null: nobody asks.

@@ -6,6 +6,8 @@
 #include <cmath>
 #include <numbers>
 
+#include "tensor/number.h"
+
 namespace tern {
 namespace {
 
@@ -104,6 +106,10 @@ Result<RotaryEmbedding> RotaryEmbedding::Make(const RopeConfig& config, int64_t 
     rotary.frequencies_.push_back(frequency);
   }
   return rotary;
+}
+
+void RotaryEmbedding::RoundFrequenciesToBf16() {
+  for (double& frequency : frequencies_) frequency = RoundToBf16(static_cast<float>(frequency));
 }
 
 void RotaryEmbedding::Fill(int64_t first_position, int64_t rows, float* cos, float* sin) const {

@@ -21,6 +21,9 @@ class RotaryEmbedding {
   static Result<RotaryEmbedding> Make(const RopeConfig& config, int64_t rotary_dims,
                                       std::span<const float> divisors, const std::string& source);
 
+  // What casting a model to BF16 does to them (LoadOptions::bf16_rotary_frequencies).
+  void RoundFrequenciesToBf16();
+
   // Writes rows positions first_position, first_position+1, ...: cos and sin are
   // [rows, rotary_dims/2], rounded to float32 from angles computed in double and multiplied by the
   // attention factor (yarn; else 1).

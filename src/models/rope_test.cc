@@ -114,5 +114,14 @@ TEST(RopeTest, BadParametersAreNamed) {
          4, "high_freq_factor");
 }
 
+// 0.01 lies between the BF16 numbers 164 * 2^-14 and 163 * 2^-14, nearer to the first.
+TEST(RopeTest, FrequenciesRoundToBf16) {
+  auto rope = RotaryEmbedding::Make({.theta = 10000}, 4, {}, "c.json");
+  ASSERT_TRUE(rope.ok());
+  rope->RoundFrequenciesToBf16();
+  EXPECT_EQ(rope->frequencies()[0], 1.0);
+  EXPECT_EQ(rope->frequencies()[1], 164.0 / 16384.0);
+}
+
 }  // namespace
 }  // namespace tern
