@@ -144,7 +144,7 @@ def check_exit_codes(folder):
     expect(1, "nothing to compare", broken("empty", logits=(dtype, [0, shape[1]], []), prompt=("I32", [0], [])))
     expect(1, "outside the vocabulary", broken("token", prompt=("I32", [shape[0]], [999] * shape[0])))
     expect(1, "'margin' must be F32", broken("dtype", margin=("I32", [16], [0] * 16)))
-    expect(1, "not built yet", good, "--kv-cache-dtype", "fp8_tiled")
+    expect(1, "fp8_ds_mla", good, "--kv-cache-dtype", "fp8_ds_mla")
     expect(1, "No such file", f"{folder}/absent")
     expect(1, "No such file", good, model=f"{folder}/absent")
     expect(2, "--precision", good, "--precision", "half")
