@@ -279,22 +279,6 @@ Result<KernelRun> MakeIndexer(Ops& ops, const IndexerShape& shape, KvFormat form
   return run;
 }
 
-const char* NameOf(KvFormat format) {
-  switch (format) {
-    case KvFormat::kF32:
-      return "f32";
-    case KvFormat::kBf16:
-      return "bf16";
-    case KvFormat::kFp8E4m3:
-      return "fp8_e4m3";
-    case KvFormat::kFp8Tiled:
-      return "fp8_tiled";
-    case KvFormat::kFp8DsMla:
-      return "fp8_ds_mla";
-  }
-  return "?";
-}
-
 void AddMatMuls(std::vector<KernelCase>& cases) {
   const struct {
     int64_t n, k;
@@ -332,7 +316,7 @@ void AddAttention(std::vector<KernelCase>& cases) {
     for (const KvFormat format : {KvFormat::kBf16, KvFormat::kFp8E4m3, KvFormat::kFp8Tiled}) {
       for (const auto& w : works) {
         cases.push_back({fmt::format("attention/{}/{}/sequences:{}/positions:{}/rows:{}", name,
-                                     NameOf(format), w.sequences, w.positions, w.rows),
+                                     KvFormatName(format), w.sequences, w.positions, w.rows),
                          [shape = shape, format, w](Ops& ops) {
                            return MakeGqa(ops, shape, format, w.sequences, w.positions, w.rows);
                          }});
@@ -349,18 +333,18 @@ void AddLatentAttention(std::vector<KernelCase>& cases) {
          {KvFormat::kBf16, KvFormat::kFp8E4m3, KvFormat::kFp8Tiled, KvFormat::kFp8DsMla}) {
       for (const auto& [sequences, positions] : {std::pair<int64_t, int64_t>{1, 4096}, {16, 512}}) {
         cases.push_back({fmt::format("mla_decode/{} heads/{}/sequences:{}/positions:{}", heads,
-                                     NameOf(format), sequences, positions),
+                                     KvFormatName(format), sequences, positions),
                          [=, s = sequences, p = positions](Ops& ops) {
                            return MakeMlaDecode(ops, shape, format, s, p, 0);
                          }});
       }
-      cases.push_back(
-          {fmt::format("mla_decode/{} heads/{}/2048 of 8192 positions", heads, NameOf(format)),
-           [=](Ops& ops) { return MakeMlaDecode(ops, shape, format, 1, 8192, 2048); }});
+      cases.push_back({fmt::format("mla_decode/{} heads/{}/2048 of 8192 positions", heads,
+                                   KvFormatName(format)),
+                       [=](Ops& ops) { return MakeMlaDecode(ops, shape, format, 1, 8192, 2048); }});
       for (const int64_t positions : {512, 4096}) {
         cases.push_back(
-            {fmt::format("mla_prefill/{} heads/{}/positions:{}/rows:512", heads, NameOf(format),
-                         positions),
+            {fmt::format("mla_prefill/{} heads/{}/positions:{}/rows:512", heads,
+                         KvFormatName(format), positions),
              [=](Ops& ops) { return MakeMlaPrefill(ops, shape, format, positions, 512); }});
       }
     }
@@ -368,8 +352,9 @@ void AddLatentAttention(std::vector<KernelCase>& cases) {
   for (const KvFormat format : {KvFormat::kBf16, KvFormat::kFp8Tiled}) {
     for (const int64_t positions : {4096, 32768}) {
       const IndexerShape shape{.heads = 32, .dim = 128, .top_k = 2048, .scale = 0.088f};
-      cases.push_back({fmt::format("indexer_select/{}/positions:{}", NameOf(format), positions),
-                       [=](Ops& ops) { return MakeIndexer(ops, shape, format, positions); }});
+      cases.push_back(
+          {fmt::format("indexer_select/{}/positions:{}", KvFormatName(format), positions),
+           [=](Ops& ops) { return MakeIndexer(ops, shape, format, positions); }});
     }
   }
 }

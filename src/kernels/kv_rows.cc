@@ -1,7 +1,6 @@
 #include "kernels/kv_rows.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstring>
 
@@ -10,71 +9,69 @@
 namespace tern {
 namespace {
 
-// Numbers that are rounded at a time: on the stack, a multiple of every tile.
+// Numbers that are rounded at a time, on the stack.
 constexpr int64_t kPiece = 1024;
 
-// The largest magnitude of n BF16 numbers, as bits; NaN counts as none.
-uint16_t LargestMagnitude(const uint16_t* x, int64_t n) {
+// Calls fn(bf16, begin, count) for pieces of n numbers, rounded to BF16.
+template <typename Fn>
+void ForRounded(const IsaTable& table, const float* x, int64_t n, const Fn& fn) {
+  uint16_t rounded[kPiece];
+  for (int64_t begin = 0; begin < n; begin += kPiece) {
+    const int64_t count = std::min(kPiece, n - begin);
+    table.to_bf16(x + begin, count, rounded);
+    fn(static_cast<const uint16_t*>(rounded), begin, count);
+  }
+}
+
+// The largest magnitude of n numbers rounded to BF16, as bits; NaN counts as none.
+uint16_t LargestMagnitude(const IsaTable& table, const float* x, int64_t n) {
   constexpr uint16_t kInfinity = 0x7F80;
   uint16_t largest = 0;
-  for (int64_t i = 0; i < n; ++i) {
-    const uint16_t magnitude = x[i] & 0x7FFF;
-    largest = std::max(largest, magnitude <= kInfinity ? magnitude : uint16_t{0});
-  }
+  ForRounded(table, x, n, [&](const uint16_t* rounded, int64_t, int64_t count) {
+    for (int64_t i = 0; i < count; ++i) {
+      const uint16_t magnitude = rounded[i] & 0x7FFF;
+      largest = std::max(largest, magnitude <= kInfinity ? magnitude : uint16_t{0});
+    }
+  });
   return largest;
 }
 
-// 448 for infinite numbers: they saturate, and a scale stays finite.
+// The largest finite BF16 for infinite numbers: they saturate, and a scale stays finite.
 float FiniteMagnitude(uint16_t bits) {
   return std::min(FloatFromBf16(bits), FloatFromBf16(0x7F7F));
+}
+
+// Writes the scale of tile number `tile`, n numbers from x on, and returns what they are divided
+// by.
+float WriteScale(const IsaTable& table, const KvPart& part, const float* x, int64_t n, int64_t tile,
+                 std::byte* scales) {
+  if (part.scale == KvScale::kLayer) return part.divisor;
+  const uint16_t largest = LargestMagnitude(table, x, n);
+  if (part.scale == KvScale::kTile) {
+    const uint8_t scale = TileScale(largest);
+    scales[tile] = std::byte{scale};
+    return std::ldexp(1.0f, scale - 127);
+  }
+  const float magnitude = FiniteMagnitude(largest);
+  const float scale = part.scale == KvScale::kKey ? std::max(magnitude, 1e-4f) / 448.0f
+                                                  : std::max(magnitude / 448.0f, 1e-4f);
+  std::memcpy(scales + 4 * tile, &scale, sizeof(scale));
+  return scale;
 }
 
 // One part of one row.
 void WritePart(const IsaTable& table, const KvPart& part, const float* from, std::byte* to,
                std::byte* scales) {
-  uint16_t rounded[kPiece];
-  auto* codes = reinterpret_cast<uint8_t*>(to);
-  if (part.scale == KvScale::kKey) {
-    uint16_t largest = 0;
-    for (int64_t i = 0; i < part.numbers; i += kPiece) {
-      const int64_t n = std::min(kPiece, part.numbers - i);
-      table.to_bf16(from + i, n, rounded);
-      largest = std::max(largest, LargestMagnitude(rounded, n));
-    }
-    const float scale = std::max(FiniteMagnitude(largest), 1e-4f) / 448.0f;
-    std::memcpy(scales, &scale, sizeof(scale));
-    for (int64_t i = 0; i < part.numbers; i += kPiece) {
-      const int64_t n = std::min(kPiece, part.numbers - i);
-      table.to_bf16(from + i, n, rounded);
-      table.to_e4m3(rounded, n, scale, codes + i);
-    }
-    return;
-  }
-  const int64_t piece = part.scale == KvScale::kLayer ? kPiece : part.tile;
-  for (int64_t i = 0, tile = 0; i < part.numbers; i += piece, ++tile) {
-    const int64_t n = std::min(piece, part.numbers - i);
-    float divisor = part.divisor;
-    if (part.scale != KvScale::kLayer) {
-      uint16_t largest = 0;
-      for (int64_t j = 0; j < n; j += kPiece) {
-        const int64_t m = std::min(kPiece, n - j);
-        table.to_bf16(from + i + j, m, rounded);
-        largest = std::max(largest, LargestMagnitude(rounded, m));
-      }
-      if (part.scale == KvScale::kTile) {
-        const uint8_t scale = TileScale(largest);
-        scales[tile] = std::byte{scale};
-        divisor = std::ldexp(1.0f, scale - 127);
-      } else {
-        divisor = std::max(FiniteMagnitude(largest) / 448.0f, 1e-4f);
-        std::memcpy(scales + 4 * tile, &divisor, sizeof(divisor));
-      }
-    }
-    for (int64_t j = 0; j < n; j += kPiece) {
-      const int64_t m = std::min(kPiece, n - j);
-      table.to_bf16(from + i + j, m, rounded);
-      table.to_e4m3(rounded, m, divisor, codes + i + j);
-    }
+  const bool tiled = part.scale == KvScale::kTile || part.scale == KvScale::kFloat;
+  const int64_t size = tiled ? part.tile : part.numbers;
+  for (int64_t begin = 0; begin < part.numbers; begin += size) {
+    const int64_t n = std::min(size, part.numbers - begin);
+    const float* x = from + begin;
+    auto* codes = reinterpret_cast<uint8_t*>(to) + begin;
+    const float divisor = WriteScale(table, part, x, n, begin / size, scales);
+    ForRounded(table, x, n, [&](const uint16_t* rounded, int64_t at, int64_t count) {
+      table.to_e4m3(rounded, count, divisor, codes + at);
+    });
   }
 }
 

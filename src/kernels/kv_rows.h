@@ -33,11 +33,12 @@ struct KvPart {
   int64_t scales_offset_bytes = 0, scales_row_bytes = 0;
 };
 
-// Writes all parts of all rows. Scale bytes that no part writes (a row's padding) are zeroed:
-// [zero_offset_bytes, + zero_bytes) of the page's first row, zero_row_bytes apart.
+// Scale bytes of each row that are zeroed before its parts are written: `bytes` from offset_bytes
+// of the page's first row on, row_bytes from one position to the next.
 struct KvPadding {
   int64_t offset_bytes = 0, bytes = 0, row_bytes = 0;
 };
+// Writes all parts of all rows.
 void WriteKvRows(const IsaTable& table, ThreadPool& pool, const KvSlab& slab,
                  std::span<const KvRun> runs, std::span<const KvPart> parts, KvPadding padding);
 

@@ -9,6 +9,8 @@ namespace tern {
 
 // Row formats of --kv-cache-dtype (DESIGN section 4). kF32 exists for reference precision only.
 enum class KvFormat : uint32_t { kF32 = 0, kBf16 = 1, kFp8E4m3 = 2, kFp8Tiled = 3, kFp8DsMla = 4 };
+// The name in --kv-cache-dtype: "bf16".
+const char* KvFormatName(KvFormat format);
 
 // One layer's slab: where it lies in every page and how its rows are stored.
 struct KvSlab {

@@ -34,8 +34,6 @@ struct KvLayerSpec {
   float k_scale = 1.0f, v_scale = 1.0f;
 };
 
-// The name in --kv-cache-dtype: "bf16".
-const char* KvFormatName(KvFormat format);
 // Also "bfloat16". Errors: kInvalidArgument, listing the names.
 Result<KvFormat> KvFormatNamed(std::string_view name);
 

@@ -52,7 +52,6 @@ std::byte* MapHuge(size_t bytes) {
 
 struct Region {
   std::byte* mapping;  // with room to align
-  std::byte* base;
   size_t used = 0;
   int64_t buffers = 0;
 };
@@ -85,11 +84,11 @@ std::byte* AllocateShared(size_t bytes) {
     if (mapping == nullptr) return nullptr;
     const auto address = reinterpret_cast<uintptr_t>(mapping);
     std::byte* base = mapping + ((kHugePage - address % kHugePage) % kHugePage);
-    regions.by_base.emplace(base, Region{.mapping = mapping, .base = base});
+    regions.by_base.emplace(base, Region{.mapping = mapping});
     regions.open = base;
   }
   Region& region = regions.by_base.at(regions.open);
-  std::byte* data = region.base + region.used;
+  std::byte* data = regions.open + region.used;
   region.used += (bytes + kAlign - 1) / kAlign * kAlign;
   ++region.buffers;
   return data;
