@@ -107,6 +107,7 @@ Result<PageFormat> PageFormat::Make(std::span<const KvLayerSpec> layers, KvForma
   PageFormat result;
   result.format_ = format;
   result.page_tokens_ = page_tokens;
+  result.part_begin_.push_back(0);
   CheckedSize page(sizeof(PageHeader));
   CheckedSize token(0);
   for (const KvLayerSpec& spec : layers) {
@@ -123,6 +124,13 @@ Result<PageFormat> PageFormat::Make(std::span<const KvLayerSpec> layers, KvForma
                         .k_scale = spec.k_scale,
                         .v_scale = spec.v_scale};
       token.Plus(layout.token_bytes);
+      // Latent rows are keys and values at once: one part.
+      const int64_t rows_of[][2] = {{layout.k_offset, layout.k_row},
+                                    {layout.v_offset, layout.v_offset > 0 ? layout.v_row : 0},
+                                    {layout.scales_offset, layout.scales_row}};
+      for (const auto& [offset, bytes] : rows_of) {
+        if (bytes > 0) result.parts_.push_back({slab.offset_bytes + offset, bytes});
+      }
       page.Plus(CheckedSize(layout.token_bytes).Times(page_tokens).AlignUp().value());
       return slab;
     };
@@ -132,6 +140,7 @@ Result<PageFormat> PageFormat::Make(std::span<const KvLayerSpec> layers, KvForma
                    : MlaRowLayout(rows, page_tokens, spec.latent, spec.rope)));
     result.index_slabs_.push_back(
         spec.index_dim > 0 ? append(IndexRowLayout(rows, page_tokens, spec.index_dim)) : KvSlab{});
+    result.part_begin_.push_back(result.parts_.size());
     if (!page.ok() || !token.ok()) {
       return InvalidArgument(fmt::format("KV layer {}: page size overflows", layer));
     }

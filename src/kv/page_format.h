@@ -34,6 +34,13 @@ struct KvLayerSpec {
   float k_scale = 1.0f, v_scale = 1.0f;
 };
 
+// One of the places where a token's bytes of a layer lie: row r of a page is `row_bytes` bytes at
+// offset_bytes + r * row_bytes from the page's first byte.
+struct KvRowPart {
+  int64_t offset_bytes = 0, row_bytes = 0;
+  friend bool operator==(const KvRowPart&, const KvRowPart&) = default;
+};
+
 // Also "bfloat16". Errors: kInvalidArgument, listing the names.
 Result<KvFormat> KvFormatNamed(std::string_view name);
 
@@ -58,12 +65,20 @@ class PageFormat {
   // The layer's indexer keys, [page_tokens][index_dim]. REQUIRES: the layer's spec has index_dim >
   // 0.
   const KvSlab& index_slab(int64_t layer) const { return index_slabs_[static_cast<size_t>(layer)]; }
+  // All that a layer stores of a token, in the order of the document's "Row": keys (latent rows),
+  // values, scales, indexer key, its scale. At most five; all layers' add up to bytes_per_token().
+  std::span<const KvRowPart> row_parts(int64_t layer) const {
+    const auto i = static_cast<size_t>(layer);
+    return std::span(parts_).subspan(part_begin_[i], part_begin_[i + 1] - part_begin_[i]);
+  }
 
  private:
   KvFormat format_ = KvFormat::kBf16;
   int64_t page_tokens_ = 0, page_bytes_ = 0, bytes_per_token_ = 0;
   std::vector<KvSlab> slabs_;
   std::vector<KvSlab> index_slabs_;  // offset 0 where a layer has none
+  std::vector<KvRowPart> parts_;     // of all layers
+  std::vector<size_t> part_begin_;   // [layers + 1], into parts_
 };
 
 }  // namespace tern
