@@ -14,7 +14,7 @@ trap 'code=$?; echo "$self: failed while $current_step (exit code $code)" >&2; e
 # Debian 12 packages that building needs, and those that only the tests need.
 build_packages=(
   g++ cmake ninja-build ccache pkg-config
-  libboost1.81-dev nlohmann-json3-dev libsimdjson-dev libfmt-dev libspdlog-dev libcli11-dev
+  libboost1.81-dev libssl-dev nlohmann-json3-dev libsimdjson-dev libfmt-dev libspdlog-dev libcli11-dev
   libyaml-cpp-dev prometheus-cpp-dev libxxhash-dev libutf8proc-dev libpcre2-dev
   libgtest-dev libgmock-dev librapidcheck-dev
   python3 python3-venv ca-certificates

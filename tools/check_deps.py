@@ -13,7 +13,7 @@ INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.M)
 # header prefix -> the files or folders of src/ that may include it
 WRAPPERS = {
     "boost/": ["net/"],
-    "openssl/": ["net/"],
+    "openssl/": ["net/", "base/sha256.cc"],
     "nlohmann/": ["base/json.h"],
     "spdlog/": ["base/log.cc"],
     "CLI/": ["base/args.cc"],

@@ -1,0 +1,51 @@
+#include "base/sha256.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+namespace tern {
+namespace {
+
+std::span<const std::byte> Bytes(std::string_view text) {
+  return std::as_bytes(std::span(text.data(), text.size()));
+}
+std::string Hex(const Sha256Digest& digest) {
+  std::string hex;
+  for (const std::byte b : digest) {
+    hex += "0123456789abcdef"[std::to_integer<int>(b) >> 4];
+    hex += "0123456789abcdef"[std::to_integer<int>(b) & 15];
+  }
+  return hex;
+}
+
+// FIPS 180-2, appendix B.
+TEST(Sha256, StandardVectors) {
+  EXPECT_EQ(Hex(Sha256().Finish()),
+            "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
+  Sha256 hash;
+  hash.Update("a");
+  hash.Update("bc");
+  EXPECT_EQ(Hex(hash.Finish()), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+}
+
+// RFC 4231, test cases 2 and 6 (a key longer than a block).
+TEST(HmacSha256, StandardVectors) {
+  EXPECT_EQ(Hex(HmacSha256(Bytes("Jefe"), {Bytes("what do ya want "), Bytes("for nothing?")})),
+            "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843");
+  const std::string key(131, '\xaa');
+  EXPECT_EQ(Hex(HmacSha256(Bytes(key),
+                           {Bytes("Test Using Larger Than Block-Size Key - Hash Key First")})),
+            "60e431591ee0b67f0d8a26aacbf5b77f8e0bc6213728c5140546040f0ee37f54");
+}
+
+TEST(HmacSha256, DigestsAreComparedWhole) {
+  Sha256Digest a = HmacSha256(Bytes("k"), {}), b = a;
+  EXPECT_TRUE(EqualDigests(a, b));
+  b[31] ^= std::byte{1};
+  EXPECT_FALSE(EqualDigests(a, b));
+  EXPECT_NE(RandomBytes32(), RandomBytes32());
+}
+
+}  // namespace
+}  // namespace tern
