@@ -62,7 +62,7 @@ void ShowKvRows(std::span<const KvLayerSpec> layers, const Window& window,
   const ForwardRun run = window.sequence.NextRun(0, 0, RowForm::kPrefill);
   const PageFormat& format = *run.kv.format;
   std::vector<float> row;
-  const auto show = [&](int64_t layer, KvRowPart part, int64_t part_offset, int64_t width) {
+  const auto show = [&](int64_t layer, KvRowKind part, int64_t part_offset, int64_t width) {
     row.resize(static_cast<size_t>(width));
     for (int64_t position = 0; position < window.sequence.position(); ++position) {
       const std::byte* stored = run.kv.pages[static_cast<size_t>(position / kPageTokens)] +
@@ -79,11 +79,11 @@ void ShowKvRows(std::span<const KvLayerSpec> layers, const Window& window,
   for (size_t i = 0; i < layers.size(); ++i) {
     const auto layer = static_cast<int64_t>(i);
     if (layers[i].kind == KvLayerSpec::Kind::kMla) {
-      show(layer, KvRowPart::kLatent, 0, layers[i].latent + layers[i].rope);
+      show(layer, KvRowKind::kLatent, 0, layers[i].latent + layers[i].rope);
     } else {
       const int64_t width = layers[i].kv_heads * layers[i].head_dim;
-      show(layer, KvRowPart::kKey, 0, width);
-      show(layer, KvRowPart::kValue, kPageTokens * width * 2, width);
+      show(layer, KvRowKind::kKey, 0, width);
+      show(layer, KvRowKind::kValue, kPageTokens * width * 2, width);
     }
   }
 }

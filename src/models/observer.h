@@ -32,7 +32,7 @@ class WeightNames {
 };
 
 // Which part of a cached row: K and V of grouped-query attention, or the whole latent row.
-enum class KvRowPart { kKey, kValue, kLatent };
+enum class KvRowKind { kKey, kValue, kLatent };
 
 class ActivationObserver {
  public:
@@ -42,7 +42,7 @@ class ActivationObserver {
   virtual void OnInput(const std::string& weight, const float* x, int64_t x_stride, int64_t rows,
                        int64_t columns) = 0;
   // One position's row of one layer, as BF16 cache pages hold it.
-  virtual void OnKvRow(int64_t layer, KvRowPart part, std::span<const float> row) = 0;
+  virtual void OnKvRow(int64_t layer, KvRowKind part, std::span<const float> row) = 0;
   // The logits [next_tokens.size(), vocab] of a batch, and the token that came after each of its
   // rows; -1 where the window ends.
   virtual void OnLogits(const float* logits, int64_t vocab,

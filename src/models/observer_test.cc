@@ -23,7 +23,7 @@ class Recorder final : public ActivationObserver {
     }
     this->columns[weight] = columns;
   }
-  void OnKvRow(int64_t layer, KvRowPart part, std::span<const float> row) override {
+  void OnKvRow(int64_t layer, KvRowKind part, std::span<const float> row) override {
     auto& values = kv[{layer, part}];
     values.insert(values.end(), row.begin(), row.end());
   }
@@ -39,7 +39,7 @@ class Recorder final : public ActivationObserver {
 
   std::map<std::string, std::vector<float>> inputs;
   std::map<std::string, int64_t> columns;
-  std::map<std::pair<int64_t, KvRowPart>, std::vector<float>> kv;
+  std::map<std::pair<int64_t, KvRowKind>, std::vector<float>> kv;
   std::vector<float> logits;
   std::vector<int32_t> next_tokens;
 };
@@ -141,7 +141,7 @@ TEST(ObserverTest, ShowsTheNormedEmbeddingToTheFirstLayer) {
   const Recorder seen = Observe(path, "ref", 1, Precision::kReference, {tokens});
   const auto& input = seen.inputs.at("model.layers.0.self_attn.q_proj.weight");
   EXPECT_EQ(input, seen.inputs.at("model.layers.0.self_attn.v_proj.weight"));
-  const auto& values = seen.kv.at({0, KvRowPart::kValue});
+  const auto& values = seen.kv.at({0, KvRowKind::kValue});
   ASSERT_EQ(values.size(), tokens.size() * static_cast<size_t>(kv_size));
   for (size_t t = 0; t < tokens.size(); ++t) {
     const float* const x = embedding->data() + tokens[t] * hidden;
@@ -228,7 +228,7 @@ TEST(ObserverTest, ErrorsEndTheRun) {
   class Refusing final : public ActivationObserver {
    public:
     void OnInput(const std::string&, const float*, int64_t, int64_t, int64_t) override {}
-    void OnKvRow(int64_t, KvRowPart, std::span<const float>) override {}
+    void OnKvRow(int64_t, KvRowKind, std::span<const float>) override {}
     void OnLogits(const float*, int64_t, std::span<const int32_t>) override {}
     Status status() const override { return DataLoss("enough"); }
   } refusing;

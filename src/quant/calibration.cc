@@ -70,15 +70,15 @@ class Collector final : public ActivationObserver {
     if (!added.ok()) status_ = added.WithContext("the input of " + weight);
   }
 
-  void OnKvRow(int64_t layer, KvRowPart part, std::span<const float> row) override {
+  void OnKvRow(int64_t layer, KvRowKind part, std::span<const float> row) override {
     if (summary_ == nullptr) return;
     KvRange& range = summary_->kv[static_cast<size_t>(layer)];
-    float& amax = part == KvRowPart::kValue ? range.v_amax : range.k_amax;
+    float& amax = part == KvRowKind::kValue ? range.v_amax : range.k_amax;
     for (const float x : row) {
       // Also for NaN, which then stays.
       if (!(std::fabs(x) <= amax)) amax = std::fabs(x);
     }
-    has_values_ |= part == KvRowPart::kValue;
+    has_values_ |= part == KvRowKind::kValue;
   }
 
   void OnLogits(const float* logits, int64_t vocab, std::span<const int32_t> next_tokens) override {

@@ -199,13 +199,13 @@ TEST(CalibrationTest, KvScalesFollowFromTheRows) {
           }
         }
       }
-      void OnKvRow(int64_t layer, KvRowPart part, std::span<const float> row) override {
+      void OnKvRow(int64_t layer, KvRowKind part, std::span<const float> row) override {
         float& amax = rows[{layer, part}];
         for (const float x : row) amax = std::max(amax, std::fabs(x));
       }
       void OnLogits(const float*, int64_t, std::span<const int32_t>) override {}
       std::map<std::string, float> latent;
-      std::map<std::pair<int64_t, KvRowPart>, float> rows;
+      std::map<std::pair<int64_t, KvRowKind>, float> rows;
     } largest;
     const std::vector<std::vector<int32_t>> windows = {tokens};
     ASSERT_TRUE(loaded.model->Run(windows, false, largest, {}).ok());
@@ -213,8 +213,8 @@ TEST(CalibrationTest, KvScalesFollowFromTheRows) {
     ASSERT_EQ(static_cast<int64_t>(kv.size()), loaded.model->layers());
     for (size_t i = 0; i < kv.size(); ++i) {
       const auto layer = static_cast<int64_t>(i);
-      const bool mla = largest.rows.contains({layer, KvRowPart::kLatent});
-      const float k = largest.rows[{layer, mla ? KvRowPart::kLatent : KvRowPart::kKey}];
+      const bool mla = largest.rows.contains({layer, KvRowKind::kLatent});
+      const float k = largest.rows[{layer, mla ? KvRowKind::kLatent : KvRowKind::kKey}];
       EXPECT_EQ(kv[i].k_amax, k);
       EXPECT_EQ(kv[i].k_scale, k / 448.0f);
       EXPECT_GT(k, 0.0f);
@@ -224,7 +224,7 @@ TEST(CalibrationTest, KvScalesFollowFromTheRows) {
             "model.layers." + std::to_string(i) + ".self_attn.kv_b_proj.weight";
         EXPECT_GE(k * 1.004f, largest.latent.at(weight)) << name;
       } else {
-        const float v = largest.rows[{layer, KvRowPart::kValue}];
+        const float v = largest.rows[{layer, KvRowKind::kValue}];
         EXPECT_EQ(kv[i].v_amax, v);
         EXPECT_EQ(kv[i].v_scale, v / 448.0f);
       }
@@ -289,7 +289,7 @@ TEST(CalibrationTest, TinyModel) {
       }
       EXPECT_TRUE(sum->second.Add(x, x_stride, rows, ops_).ok());
     }
-    void OnKvRow(int64_t, KvRowPart, std::span<const float>) override {}
+    void OnKvRow(int64_t, KvRowKind, std::span<const float>) override {}
     void OnLogits(const float*, int64_t, std::span<const int32_t>) override {}
     std::map<std::string, HessianSum> sums;
 
