@@ -34,7 +34,6 @@ class PeerList {
   struct Network {
     std::array<uint8_t, 16> address{};  // IPv4 as ::ffff:a.b.c.d
     int bits = 0;                       // 0..128
-    std::string text;
   };
   std::vector<Network> networks_;
 };

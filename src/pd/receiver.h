@@ -12,9 +12,11 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -66,6 +68,10 @@ class PdReceiver {
   // `target` lives until Forget. Errors: kInvalidArgument (the room is open, or has been used and
   // this is no recompute; too many pages).
   Status Open(const PdOpen& open, PdTarget* target);
+  // Tells the sender that a room will never be asked for: out of pages, or too long for this
+  // worker. Its request there ends at once instead of by time-out. Errors: Open's for the room's
+  // number.
+  Status Decline(const PdOpen& open, const Status& why);
   // Ends a room that is not final; the sender hears of it. kFailed with `why`.
   void Abort(uint64_t room, Status why);
   // Drops a room; its number stays used. Aborts it when it is not final.
@@ -106,6 +112,11 @@ class PdReceiver {
     std::map<uint64_t, Entry> entries_ TERN_GUARDED_BY(mutex_);
   };
   struct Peer;  // one link
+  struct Declined {
+    std::shared_ptr<Peer> peer;
+    uint64_t room = 0;
+    Status why;
+  };
   struct Room {
     PdState state = PdState::kBootstrapping;
     Status error;
@@ -129,9 +140,18 @@ class PdReceiver {
   void OnFrame(Peer& peer, const PdEvent& event);
   void OnPage(Peer& peer, const PdEvent& event);
   Status Place(Peer& peer, Room& room, const PdEvent& event);
+  void OnLast(Room& room, const PdEvent& event);
+  void OnPeerClosed(const std::shared_ptr<Peer>& peer, const Status& why);
+  Status CheckNumber(const PdOpen& open) const;
+  void NoteUsed(uint64_t id);
   void SendRequest(uint64_t id, Room& room);
+  void SendAbort(Peer& peer, uint64_t id, uint32_t generation, PdCode code, std::string_view text);
+  void SendDeclined(const std::shared_ptr<Peer>& peer);
   void CompleteIfWhole(uint64_t id, Room& room);
-  void Fail(uint64_t id, Room& room, Status why, bool tell);
+  bool EndLate();
+  void Fail(uint64_t id, Room& room, Status why, bool tell, PdCode code);
+  // The room that a frame is for, if it is live and the generation is its.
+  Room* Live(const PdHeader& header);
   Room* Find(uint64_t room);
 
   const Options options_;
@@ -141,8 +161,9 @@ class PdReceiver {
   Landing landing_;
   std::map<std::string, std::shared_ptr<Peer>> peers_;  // by "host port"
   std::map<uint64_t, Room> rooms_;
-  std::map<uint64_t, bool> used_;
-  std::vector<uint64_t> used_order_;
+  std::vector<Declined> declined_;  // until their link is open
+  std::set<uint64_t> used_;
+  std::deque<uint64_t> used_order_;
   uint32_t generations_ = 0;
   PdStats stats_;
 };

@@ -12,11 +12,9 @@
 
 #include <cstdint>
 #include <deque>
-#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -98,6 +96,7 @@ class PdSender {
     std::vector<uint64_t> tags;
     int64_t came_us = 0;
     bool taken = false;  // by TakeRecomputes, or it has no tokens
+    Status declined;     // not asked for: an ABORT came first
     PdRecompute recompute;
   };
   struct Room {
@@ -108,8 +107,8 @@ class PdSender {
     PdSource* source = nullptr;
     std::optional<Asked> asked;
     int64_t computed = 0;
-    int64_t next_page = 0;       // the receiver's pages below this have been sent
-    std::set<uint32_t> unacked;  // slots
+    int64_t next_page = 0;  // the receiver's pages below this have been sent
+    int64_t unacked = 0;    // pages under way
     std::optional<PdFirstToken> first;
     bool last_sent = false;
     int64_t waiting_since_us = 0;  // for ACK or DONE
@@ -119,21 +118,27 @@ class PdSender {
   struct Used {
     uint64_t boot_nonce = 0;
     uint32_t generation = 0;
+    Status ended;  // why the room ended before anybody asked for it
   };
 
-  bool TakeLinks();
   bool PollPeer(const std::shared_ptr<Peer>& peer);
   void OnFrame(const std::shared_ptr<Peer>& peer, const PdEvent& event);
   void OnRequest(const std::shared_ptr<Peer>& peer, const PdEvent& event);
+  // Why a REQUEST is not accepted; ok when it is.
+  Status CheckRequest(const Peer& peer, const PdHeader& header, const PdRequest& request);
   void OnAck(Peer& peer, const PdHeader& header);
+  void OnAbort(const std::shared_ptr<Peer>& peer, const PdEvent& event);
+  void OnPeerClosed(const std::shared_ptr<Peer>& peer, const Status& why);
   void Match(uint64_t id, Room& room, Asked asked);
   bool Advance(uint64_t id, Room& room);
   Status SendPage(uint64_t id, Room& room, Peer& peer);
   void SendLast(uint64_t id, Room& room);
-  void SendEnd(Peer& peer, uint64_t id, uint32_t generation, const Status& why);
-  // Final: nothing more is sent for it.
-  void Fail(uint64_t id, Room& room, Status why, bool tell);
-  void NoteUsed(uint64_t id, const Asked* asked);
+  void SendEnd(Peer& peer, uint64_t id, uint32_t generation, PdCode code, std::string_view text);
+  bool EndLate();
+  // Final: nothing more is sent for it but, with `tell`, an ABORT.
+  void Fail(uint64_t id, Room& room, Status why, bool tell, PdCode code);
+  void NoteUsed(uint64_t id, Used used);
+  static Used UsedBy(const Asked& asked);
   Room* Find(uint64_t room);
 
   const Options options_;

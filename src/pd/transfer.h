@@ -68,7 +68,8 @@ class PdLink {
   // Sends a frame that EncodePdFrame or SealPdPage made, in order, after kOpen; the link numbers
   // and signs it. Sending ACK gives the landing slot that it names back. Ignored when closed.
   virtual void Send(std::vector<std::byte> frame) = 0;
-  // Ends the connection; rooms on it can't go on. No event follows.
+  // Ends the connection; rooms on it can't go on. No event follows, and the filter is not asked any
+  // more once it returns.
   virtual void Close() = 0;
 
   // After kOpen.

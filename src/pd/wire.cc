@@ -35,7 +35,7 @@ void WriteAt(std::span<std::byte> bytes, size_t at, T value) {
 
 bool IsKnownType(uint8_t type) {
   return type >= static_cast<uint8_t>(PdFrameType::kHello) &&
-         type <= static_cast<uint8_t>(PdFrameType::kPong);
+         type <= static_cast<uint8_t>(PdFrameType::kPing);
 }
 bool HasRoom(PdFrameType type) {
   return type >= PdFrameType::kRequest && type <= PdFrameType::kAbortAck;
@@ -141,9 +141,10 @@ bool GetLayer(ByteReader& in, PdLayer* layer) {
 }  // namespace
 
 const char* PdFrameTypeName(PdFrameType type) {
-  static constexpr const char* kNames[] = {"?",       "HELLO",     "WELCOME", "CONFIRM", "REFUSE",
-                                           "REQUEST", "PAGE",      "LAST",    "ACK",     "DONE",
-                                           "ABORT",   "ABORT_ACK", "PING",    "PONG"};
+  static constexpr const char* kNames[] = {
+      "?",    "HELLO", "WELCOME", "CONFIRM", "REFUSE",    "REQUEST", "PAGE",
+      "LAST", "ACK",   "DONE",    "ABORT",   "ABORT_ACK", "PING",
+  };
   return IsKnownType(static_cast<uint8_t>(type)) ? kNames[static_cast<size_t>(type)] : kNames[0];
 }
 

@@ -41,7 +41,6 @@ enum class PdFrameType : uint8_t {
   kAbort = 10,
   kAbortAck = 11,
   kPing = 12,
-  kPong = 13,
 };
 const char* PdFrameTypeName(PdFrameType type);  // "PAGE"
 
