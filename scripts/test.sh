@@ -17,6 +17,8 @@ step "building"
 scripts/build.sh --tests >&2 || die "scripts/build.sh --tests failed; its last line says why"
 scripts/fetch_smollm2.sh >/dev/null || die "scripts/fetch_smollm2.sh failed; its last line says why"
 venv "$root/tests/e2e/requirements.txt"
+# 200 MB: the routers of the tests labelled `full`.
+[ "$label" = fast ] || venv "$root/tests/e2e/requirements_routers.txt"
 export TERN_TEST_REQUIRE_SMOLLM2=1  # its absence is a failure here, not a skipped test
 step "running the tests labelled $label"
 ctest --test-dir build/release -L "^$label\$" --output-on-failure --no-tests=error --timeout 1800 ||

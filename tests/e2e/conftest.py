@@ -17,11 +17,11 @@ MODEL = ROOT / ".cache/smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 
 
 class Server:
-    def __init__(self, *options, model=MODEL):
+    def __init__(self, *options, model=MODEL, name="smollm2", port="0"):
         self.log_file = tempfile.NamedTemporaryFile("w+", suffix=".log")
         self.process = subprocess.Popen(
-            [TERN, "serve", "--model-path", str(model), "--served-model-name", "smollm2",
-             "--port", "0", *options],
+            [TERN, "serve", "--model-path", str(model), "--served-model-name", name,
+             "--port", port, *options],
             stdout=subprocess.PIPE, stderr=self.log_file, text=True)
         self.url = None
 
