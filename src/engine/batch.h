@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "engine/memory_plan.h"
 #include "engine/sequence.h"
 #include "models/model.h"
 
@@ -15,6 +16,9 @@ struct BatchEntry {
   Sequence* sequence = nullptr;
   int64_t rows = 0;       // the next ones: positions [computed, computed + rows)
   bool admitted = false;  // in this step
+  // Of the batch's logits, set by Build: those that judge prompt tokens, and then, if it samples,
+  // the one that chooses the next.
+  int64_t first_logit_row = 0, prompt_logit_rows = 0;
 
   // The last row's logits choose the next token.
   bool samples() const {
@@ -27,11 +31,26 @@ class Batch {
   void Clear() {
     entries_.clear();
     rows_ = 0;
+    prompt_logit_rows_ = 0;
     retracted_ = 0;
   }
   void Add(Sequence& sequence, int64_t rows, bool admitted = false) {
     entries_.push_back({&sequence, rows, admitted});
     rows_ += rows;
+    if (sequence.prompt_logprobs != nullptr) {
+      prompt_logit_rows_ +=
+          sequence.prompt_logprobs->WantedIn(sequence.computed, sequence.computed + rows).size();
+    }
+  }
+  // How many of the sequence's next `rows` rows the batch can take, for it has room for the logits
+  // of kPromptLogitRows prompt tokens; at least one while HasLogitRoomFor.
+  int64_t RowsThatFit(const Sequence& sequence, int64_t rows) const {
+    if (sequence.prompt_logprobs == nullptr) return rows;
+    const int64_t room = kPromptLogitRows - prompt_logit_rows_;
+    return sequence.prompt_logprobs->MostRows(sequence.computed, rows, room);
+  }
+  bool HasLogitRoomFor(const Sequence& sequence) const {
+    return sequence.prompt_logprobs == nullptr || prompt_logit_rows_ < kPromptLogitRows;
   }
   void NoteRetraction() { ++retracted_; }
 
@@ -47,12 +66,21 @@ class Batch {
     tokens_.clear();
     runs_.clear();
     logit_rows_.clear();
-    for (const BatchEntry& entry : entries_) {
+    for (BatchEntry& entry : entries_) {
       const Sequence& sequence = *entry.sequence;
       const int64_t end = sequence.computed + entry.rows;
       const int64_t border = std::clamp(sequence.prompt_tokens, sequence.computed, end);
       AddRun(kv, sequence, sequence.computed, border, RowForm::kPrefill);
       AddRun(kv, sequence, border, end, RowForm::kDecode);
+      entry.first_logit_row = static_cast<int64_t>(logit_rows_.size());
+      if (sequence.prompt_logprobs != nullptr) {
+        const PositionRange wanted = sequence.prompt_logprobs->WantedIn(sequence.computed, end);
+        const int64_t first_row = static_cast<int64_t>(tokens_.size()) - entry.rows;
+        for (int64_t p = wanted.first; p < wanted.last; ++p) {
+          logit_rows_.push_back(static_cast<int32_t>(first_row + p - sequence.computed));
+        }
+        entry.prompt_logit_rows = wanted.size();
+      }
       if (entry.samples()) logit_rows_.push_back(static_cast<int32_t>(tokens_.size()) - 1);
     }
     return {.tokens = tokens_, .runs = runs_, .logit_rows = logit_rows_};
@@ -72,6 +100,7 @@ class Batch {
 
   std::vector<BatchEntry> entries_;
   int64_t rows_ = 0;
+  int64_t prompt_logit_rows_ = 0;
   int64_t retracted_ = 0;
   std::vector<int32_t> tokens_;
   std::vector<ForwardRun> runs_;

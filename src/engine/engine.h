@@ -39,10 +39,15 @@ MemoryPlanInput MemoryPlanInputOf(const EngineOptions& options, uint64_t availab
 // A consistent snapshot, taken between steps.
 struct EngineStats {
   int64_t running_requests = 0, queued_requests = 0;
+  int64_t retracted_requests = 0;  // queued ones that were running before
+  int64_t queued_tokens = 0;       // of queued requests, though some may be in the prefix cache
+  int64_t max_running_requests = 0;
   int64_t used_tokens = 0, cached_tokens = 0, free_tokens = 0, total_tokens = 0;  // KV, whole pages
   int64_t context_length = 0;
   int64_t finished_requests = 0, aborted_requests = 0, retractions = 0;
   int64_t prompt_tokens = 0, cached_prompt_tokens = 0;
+  int64_t prefill_tokens = 0;         // prompt rows computed, also those computed again
+  int64_t prefill_busy_us = 0;        // time of the steps that computed some
   int64_t generated_tokens = 0;       // of requests that have ended; discarded ones don't count
   double generated_tokens_per_s = 0;  // over the last second of work
   uint64_t weight_bytes = 0, kv_bytes = 0;

@@ -15,6 +15,7 @@ namespace tern {
 namespace {
 
 constexpr int64_t kMaxTopLogprobs = 20;
+constexpr size_t kMaxLogprobTokenIds = 256;
 
 // Grouped-query attention computes prompt and generated rows alike; MLA does not.
 bool HasOneRowForm(const ModelInfo& info) {
@@ -40,6 +41,7 @@ Result<std::unique_ptr<EngineCore>> EngineCore::Create(Model& model, ThreadPool&
   const uint64_t seed = options.random_seed != 0 ? options.random_seed : RandomSeed();
   std::unique_ptr<EngineCore> core(
       new EngineCore(model, pool, options, plan, seed, clock, metrics, std::move(kv)));
+  core->totals_.max_running_requests = options.max_running_requests;
   if (core->logits_.data() == nullptr) return ResourceExhausted("no memory for logits");
   return core;
 }
@@ -58,7 +60,7 @@ EngineCore::EngineCore(Model& model, ThreadPool& pool, const EngineOptions& opti
       scheduler_({.max_running_requests = options.max_running_requests,
                   .chunk_tokens = options.chunked_prefill_size},
                  *kv_),
-      logits_(static_cast<size_t>(options.max_running_requests) *
+      logits_(static_cast<size_t>(options.max_running_requests + kPromptLogitRows) *
               static_cast<size_t>(model.info().vocab_size) * sizeof(float)) {}
 
 Status EngineCore::Validate(const GenerateRequest& request) const {
@@ -66,8 +68,20 @@ Status EngineCore::Validate(const GenerateRequest& request) const {
   if (request.top_logprobs < 0 || request.top_logprobs > kMaxTopLogprobs) {
     return InvalidArgument(fmt::format("top_logprobs must be in 0..{}", kMaxTopLogprobs));
   }
+  if (request.logprob_token_ids.size() > kMaxLogprobTokenIds) {
+    return InvalidArgument(fmt::format("token_ids_logprob: at most {} ids", kMaxLogprobTokenIds));
+  }
   if (request.tokens.empty()) return InvalidArgument("the prompt is empty");
+  if (request.prompt_logprobs_from.value_or(0) < 0) {
+    return InvalidArgument("prompt_logprobs_from must be 0 or more");
+  }
   const int64_t vocab = model_.info().vocab_size;
+  for (const int32_t token : request.logprob_token_ids) {
+    if (token < 0 || token >= vocab) {
+      return InvalidArgument(
+          fmt::format("token_ids_logprob: {} is not in 0..{}", token, vocab - 1));
+    }
+  }
   for (const auto& [token, bias] : request.sampling.logit_bias) {
     if (token >= vocab) {
       return InvalidArgument(fmt::format("logit_bias: {} is not in 0..{}", token, vocab - 1));
@@ -98,10 +112,15 @@ void EngineCore::Submit(RequestId id, GenerateRequest request, std::shared_ptr<T
   sequence->seed = sequence->sampling.seed.value_or(Mix64(random_seed_ + id));
   sequence->return_logprobs = request.return_logprobs;
   sequence->top_logprobs = request.top_logprobs;
+  sequence->logprob_token_ids = std::move(request.logprob_token_ids);
   sequence->mask = std::move(request.mask);
   sequence->sink = std::move(sink);
   sequence->tokens = std::move(request.tokens);
   sequence->prompt_tokens = sequence->size();
+  if (request.prompt_logprobs_from) {
+    sequence->prompt_logprobs =
+        std::make_unique<PromptLogprobs>(*request.prompt_logprobs_from, sequence->prompt_tokens);
+  }
   const int64_t room = max_sequence_tokens_ - sequence->size();
   sequence->max_tokens = sequence->size() + std::min(room, sequence->sampling.max_new_tokens);
   sequence->arrival_us = arrival_us;
@@ -113,6 +132,7 @@ bool EngineCore::Step() {
   if (idle()) return false;
   const int64_t start_us = clock_.NowUs();
   const int64_t sampled_before = sampled_tokens_;
+  const int64_t prefill_before = totals_.prefill_tokens;
   scheduler_.FillBatch(&batch_);
   if (batch_.empty()) {
     EndStuck();
@@ -125,11 +145,14 @@ bool EngineCore::Step() {
     for (const BatchEntry& entry : batch_.entries()) EndWithError(entry.sequence->id, status);
     return true;
   }
+  GatherPromptLogprobs(batch_, logits_.as<float>(), model_.info().vocab_size, pool_);
   Deliver(Sample());
 
   // The rate over the last second of work: idle time between steps does not count.
   if (window_us_ >= 1'000'000) window_us_ = window_tokens_ = 0;
-  window_us_ += clock_.NowUs() - start_us;
+  const int64_t step_us = clock_.NowUs() - start_us;
+  if (totals_.prefill_tokens > prefill_before) totals_.prefill_busy_us += step_us;
+  window_us_ += step_us;
   window_tokens_ += sampled_tokens_ - sampled_before;
   return true;
 }
@@ -211,14 +234,16 @@ std::vector<Result<SampledToken>> EngineCore::Sample() {
   for (const BatchEntry& entry : batch_.entries()) {
     if (!entry.samples()) continue;
     const Sequence& sequence = *entry.sequence;
-    SampleRequest request = {.logits = {logits_.as<float>() + requests.size() * vocab, vocab},
+    const auto row = static_cast<size_t>(entry.first_logit_row + entry.prompt_logit_rows);
+    SampleRequest request = {.logits = {logits_.as<float>() + row * vocab, vocab},
                              .params = &sequence.sampling,
                              .seed = sequence.seed,
                              .position = sequence.size(),
                              .tokens = sequence.tokens,
                              .prompt_tokens = sequence.prompt_tokens,
                              .return_logprob = sequence.return_logprobs,
-                             .top_logprobs = sequence.top_logprobs};
+                             .top_logprobs = sequence.top_logprobs,
+                             .logprob_token_ids = sequence.logprob_token_ids};
     if (sequence.generated() < sequence.sampling.min_new_tokens) {
       std::vector<int32_t>& banned = bans.emplace_back(sequence.sampling.stop_token_ids);
       const std::vector<int32_t>& eos = model_.info().eos_token_ids;
@@ -248,13 +273,28 @@ void EngineCore::Deliver(std::vector<Result<SampledToken>> sampled) {
   for (const BatchEntry& entry : batch_.entries()) {
     Sequence& sequence = *entry.sequence;
     const bool samples = entry.samples();
+    const Result<SampledToken>* token = samples ? &sampled[next++] : nullptr;
+    totals_.prefill_tokens +=
+        std::clamp<int64_t>(sequence.prompt_tokens - sequence.computed, 0, entry.rows);
     sequence.computed += entry.rows;
+    if (!DeliverPromptLogprobs(sequence)) continue;
     if (samples) {
-      DeliverToken(sequence, sampled[next++]);
+      DeliverToken(sequence, *token);
     } else if (sequence.computed == sequence.size()) {  // max_new_tokens is 0
       End(sequence.id, {.reason = FinishEvent::Reason::kLength});
     }
   }
+}
+
+bool EngineCore::DeliverPromptLogprobs(Sequence& sequence) {
+  if (sequence.prompt_logprobs == nullptr) return true;
+  if (!sequence.prompt_logprobs->status().ok()) {
+    EndWithError(sequence.id, Status(sequence.prompt_logprobs->status()));
+    return false;
+  }
+  if (sequence.computed < sequence.prompt_tokens) return true;
+  sequence.sink->OnPromptLogprobs(std::exchange(sequence.prompt_logprobs, nullptr)->Take());
+  return true;
 }
 
 void EngineCore::DeliverToken(Sequence& sequence, const Result<SampledToken>& sampled) {
@@ -272,13 +312,20 @@ void EngineCore::DeliverToken(Sequence& sequence, const Result<SampledToken>& sa
     metrics_->ObserveTokenGap(now_us - sequence.last_token_us);
   }
   sequence.last_token_us = now_us;
+  TokenEvent event = {.token = token,
+                      .index = sequence.generated(),
+                      .cached_tokens = std::max<int64_t>(sequence.cached_tokens, 0)};
+  if (sequence.return_logprobs) {
+    event.logprob = TokenLogprob{token, sampled->logprob};
+    event.top_logprobs = sampled->top_logprobs;
+    event.asked_logprobs = sampled->asked_logprobs;
+  }
   if (IsStopToken(sequence, token)) {
-    return End(sequence.id, {.reason = FinishEvent::Reason::kStop, .matched_token = token});
+    FinishEvent finish = {.reason = FinishEvent::Reason::kStop, .matched_token = token};
+    if (sequence.return_logprobs) finish.matched_logprobs = std::move(event);
+    return End(sequence.id, std::move(finish));
   }
   sequence.tokens.push_back(token);
-  TokenEvent event = {.token = token, .index = sequence.generated() - 1};
-  if (sequence.return_logprobs) event.logprob = TokenLogprob{token, sampled->logprob};
-  event.top_logprobs = sampled->top_logprobs;
   sequence.sink->OnToken(std::move(event));
   if (sequence.size() >= sequence.max_tokens) {
     End(sequence.id, {.reason = FinishEvent::Reason::kLength});
@@ -378,6 +425,10 @@ EngineStats EngineCore::Stats() const {
   EngineStats stats = totals_;
   stats.running_requests = static_cast<int64_t>(queues().running.size());
   stats.queued_requests = static_cast<int64_t>(queues().waiting.size());
+  for (const auto& sequence : queues().waiting) {
+    stats.queued_tokens += sequence->size();
+    stats.retracted_requests += sequence->retractions > 0 ? 1 : 0;
+  }
   const int64_t page_tokens = kv_->format().page_tokens();
   stats.total_tokens = plan_.total_tokens;
   stats.cached_tokens = kv_->evictable_pages() * page_tokens;

@@ -69,6 +69,8 @@ class EngineCore {
   Status Forward();
   std::vector<Result<SampledToken>> Sample();
   void Deliver(std::vector<Result<SampledToken>> sampled);
+  // Once the prompt is computed. False when they failed and the sequence has ended.
+  bool DeliverPromptLogprobs(Sequence& sequence);
   void DeliverToken(Sequence& sequence, const Result<SampledToken>& sampled);
 
   bool IsStopToken(const Sequence& sequence, int32_t token) const;

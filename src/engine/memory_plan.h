@@ -12,6 +12,10 @@
 
 namespace tern {
 
+// Rows of logits that a batch has room for besides one for each running request: of prompt tokens
+// whose log probabilities are asked for.
+inline constexpr int64_t kPromptLogitRows = 64;
+
 struct MemoryPlanInput {
   KvFormat kv_format = KvFormat::kBf16;
   std::vector<int64_t> kv_bf16_layers;

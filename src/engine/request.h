@@ -36,8 +36,12 @@ struct GenerateRequest {
   std::vector<int32_t> tokens;  // the prompt, not empty
   SamplingParams sampling;
   bool return_logprobs = false;  // of generated tokens
-  int64_t top_logprobs = 0;      // alternatives per generated token, at most 20
-  std::string extra_key;         // with cache_salt: separates tenants' prefixes
+  // Log probabilities of prompt tokens from this position on: TokenSink::OnPromptLogprobs. The rows
+  // from there are computed, not taken from the prefix cache. Absent: none.
+  std::optional<int64_t> prompt_logprobs_from;
+  int64_t top_logprobs = 0;  // of the most likely tokens at each such position, at most 20
+  std::vector<int32_t> logprob_token_ids;  // and of these, at most 256
+  std::string extra_key;                   // with cache_salt: separates tenants' prefixes
   std::string cache_salt;
   std::shared_ptr<TokenMask> mask;  // null: every token is allowed
 };
@@ -50,16 +54,25 @@ struct TokenLogprob {
 // One generated token.
 struct TokenEvent {
   int32_t token = 0;
-  int64_t index = 0;  // 0 for the first generated token
+  int64_t index = 0;          // 0 for the first generated token
+  int64_t cached_tokens = 0;  // as in FinishEvent
   std::optional<TokenLogprob> logprob;
-  std::vector<TokenLogprob> top_logprobs;
+  std::vector<TokenLogprob> top_logprobs;    // most likely first
+  std::vector<TokenLogprob> asked_logprobs;  // of logprob_token_ids, in their order
+};
+
+// What the model thought of one prompt token, given those before it.
+struct PromptLogprob {
+  TokenLogprob token;
+  std::vector<TokenLogprob> top, asked;  // as in TokenEvent
 };
 
 struct FinishEvent {
   enum class Reason { kStop, kLength, kAborted, kError } reason = Reason::kStop;
   std::optional<int32_t>
       matched_token;  // kStop: the stop or EOS token (never sent as a TokenEvent)
-  Status status;      // kError
+  std::optional<TokenEvent> matched_logprobs;  // of that token, if they are asked for
+  Status status;                               // kError
   int64_t prompt_tokens = 0;
   int64_t cached_tokens = 0;      // of the prompt, found in the prefix cache
   int64_t completion_tokens = 0;  // generated, stop token included
@@ -71,6 +84,10 @@ struct FinishEvent {
 class TokenSink {
  public:
   virtual ~TokenSink() = default;
+  // If the request asks for them, once and before the first token: of the prompt's positions
+  // prompt_logprobs_from + 1 (position p's token is judged by row p - 1) to the last. Not called
+  // for a request that fails.
+  virtual void OnPromptLogprobs(std::vector<PromptLogprob> /*logprobs*/) {}
   virtual void OnToken(TokenEvent event) = 0;
   virtual void OnFinish(FinishEvent event) = 0;
 };

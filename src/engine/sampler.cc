@@ -102,19 +102,27 @@ double LogSumExp(std::span<const float> logits) {
   return largest + std::log(sum);
 }
 
+// The `count` most likely tokens. A heap of them, its top the least likely one: most logits are
+// below it and cost one comparison.
 std::vector<TokenLogprob> TopLogprobs(std::span<const float> logits, int64_t count,
                                       double log_sum) {
-  std::vector<int32_t> order(logits.size());
-  for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int32_t>(i);
-  const size_t n = std::min(static_cast<size_t>(count), order.size());
-  const auto more_likely = [&](int32_t a, int32_t b) {
-    const float x = logits[static_cast<size_t>(a)], y = logits[static_cast<size_t>(b)];
-    return x != y ? x > y : a < b;
-  };
-  std::partial_sort(order.begin(), order.begin() + static_cast<long>(n), order.end(), more_likely);
+  const auto more_likely = [](const Candidate& a, const Candidate& b) { return LessLikely(b, a); };
+  const size_t n = std::min(static_cast<size_t>(count), logits.size());
+  std::vector<Candidate> heap;  // weight: the logit
+  for (size_t i = 0; n > 0 && i < logits.size(); ++i) {
+    const Candidate candidate = {logits[i], static_cast<int32_t>(i)};
+    if (heap.size() == n) {
+      if (!LessLikely(heap.front(), candidate)) continue;
+      std::pop_heap(heap.begin(), heap.end(), more_likely);
+      heap.pop_back();
+    }
+    heap.push_back(candidate);
+    std::push_heap(heap.begin(), heap.end(), more_likely);
+  }
+  std::sort_heap(heap.begin(), heap.end(), more_likely);
   std::vector<TokenLogprob> top;
-  for (size_t i = 0; i < n; ++i) {
-    top.push_back({order[i], static_cast<float>(logits[static_cast<size_t>(order[i])] - log_sum)});
+  for (const Candidate& c : heap) {
+    top.push_back({c.token, static_cast<float>(double{c.weight} - log_sum)});
   }
   return top;
 }
@@ -184,6 +192,20 @@ double UniformAt(uint64_t seed, int64_t position) {
   return Rng(Mix64(seed) + Mix64(~static_cast<uint64_t>(position))).Uniform();
 }
 
+Result<RowLogprobs> LogprobsOf(std::span<const float> logits, int32_t token, int64_t top,
+                               std::span<const int32_t> asked) {
+  if (!AllFinite(logits)) return Internal("the model gave logits that are not finite");
+  const double log_sum = LogSumExp(logits);
+  const auto logprob = [&](int32_t id) {
+    return static_cast<float>(double{logits[static_cast<size_t>(id)]} - log_sum);
+  };
+  RowLogprobs row;
+  row.chosen = logprob(token);
+  row.top = TopLogprobs(logits, top, log_sum);
+  for (const int32_t id : asked) row.asked.push_back({id, logprob(id)});
+  return row;
+}
+
 Result<SampledToken> SampleToken(const SampleRequest& request) {
   if (!AllFinite(request.logits)) return Internal("the model gave logits that are not finite");
   SampleRequest changed = request;
@@ -199,10 +221,12 @@ Result<SampledToken> SampleToken(const SampleRequest& request) {
                      ? best
                      : Draw(changed, changed.logits[static_cast<size_t>(best)]);
   if (request.return_logprob || request.top_logprobs > 0) {
-    const double log_sum = LogSumExp(request.logits);
-    result.logprob =
-        static_cast<float>(request.logits[static_cast<size_t>(result.token)] - log_sum);
-    result.top_logprobs = TopLogprobs(request.logits, request.top_logprobs, log_sum);
+    TERN_ASSIGN_OR_RETURN(
+        RowLogprobs row,
+        LogprobsOf(request.logits, result.token, request.top_logprobs, request.logprob_token_ids));
+    result.logprob = row.chosen;
+    result.top_logprobs = std::move(row.top);
+    result.asked_logprobs = std::move(row.asked);
   }
   return result;
 }

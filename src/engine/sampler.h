@@ -16,10 +16,17 @@ namespace tern {
 // The values of a request that sampling reads. Errors: kInvalidArgument naming the field.
 Status ValidateSampling(const SamplingParams& params);
 
+// log_softmax of a row of logits: of one token, of the most likely ones (the lower id wins a tie),
+// and of those that are asked for.
+struct RowLogprobs {
+  float chosen = 0;
+  std::vector<TokenLogprob> top, asked;
+};
+
 struct SampledToken {
   int32_t token = 0;
-  float logprob = 0;                       // only when logprobs are asked for
-  std::vector<TokenLogprob> top_logprobs;  // most likely first; the lower id wins a tie
+  float logprob = 0;                                       // only when logprobs are asked for
+  std::vector<TokenLogprob> top_logprobs, asked_logprobs;  // as in RowLogprobs
 };
 
 struct SampleRequest {
@@ -33,6 +40,7 @@ struct SampleRequest {
   std::span<const int32_t> banned;    // tokens that can't come now
   bool return_logprob = false;        // of log_softmax(logits), before temperature and mask
   int64_t top_logprobs = 0;
+  std::span<const int32_t> logprob_token_ids;
 };
 
 // Logits change first. A token of the sequence: divided by repetition_penalty, or multiplied when
@@ -44,6 +52,10 @@ struct SampleRequest {
 // (Holtzman et al., 2020); probability >= min_p times the largest. Ties rank by id.
 // Errors: kInternal (a logit that is not finite, no allowed token).
 Result<SampledToken> SampleToken(const SampleRequest& request);
+
+// Sums in float64. Errors: kInternal (a logit that is not finite).
+Result<RowLogprobs> LogprobsOf(std::span<const float> logits, int32_t token, int64_t top,
+                               std::span<const int32_t> asked);
 
 // Uniform in [0, 1), 53 bits.
 double UniformAt(uint64_t seed, int64_t position);

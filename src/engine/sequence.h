@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "engine/prompt_logprobs.h"
 #include "engine/request.h"
 #include "kv/kv_cache.h"
 
@@ -19,6 +20,8 @@ struct Sequence {
   uint64_t seed = 0;
   bool return_logprobs = false;
   int64_t top_logprobs = 0;
+  std::vector<int32_t> logprob_token_ids;
+  std::unique_ptr<PromptLogprobs> prompt_logprobs;  // null: not asked for, or told already
   std::shared_ptr<TokenMask> mask;
   std::shared_ptr<TokenSink> sink;
 
