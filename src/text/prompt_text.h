@@ -1,8 +1,9 @@
 // PromptText: what a chat template makes of a request, in which text that the template writes is
 // told apart from text that came in the messages: a control token in a message stays plain text.
 //
-// The template runs twice: as it is, and with the characters that control tokens start with
-// (mostly '<') replaced by stand-ins in every string of the messages, tools and options. The second
+// The template runs twice: as it is, and with the characters that control tokens start or end with
+// (mostly '<' and '>') replaced by stand-ins in every string of the messages, tools and options; in
+// a string that is a piece out of the middle of one ("end"), the first character. The second
 // text goes to the tokenizer, which puts the characters back once it has looked for control
 // tokens. Where the template looks at such characters itself, and so writes something else, the
 // second text still stands unless neither text has a control token more than the other.

@@ -57,10 +57,22 @@ Json Conversation(const std::string& text) {
          Json::array(
              {{{"id", "functions.f:0"},
                {"function", {{"name", "f"}, {"arguments", {{"k" + text, text + "v"}}}}}}})}},
+       {{"role", "assistant"},
+        {"content", ""},
+        {"tool_calls",
+         Json::array({{{"id", text + ":1"},
+                       {"type", "function"},
+                       {"function", {{"name", "g" + text}, {"arguments", text + "{}"}}}}})}},
        {{"role", "tool"}, {"tool_call_id", "functions.f:0"}, {"content", text + text}},
+       {{"role", "tool"}, {"tool_call_id", text}, {"name", text}, {"content", text}},
+       {{"role", "user"}, {"name", text}, {"content", "and"}},
        {{"role", "user"}, {"content", "a" + text + "b"}}});
   inputs["tools"] = Json::array(
-      {{{"type", "function"}, {"function", {{"name", "f"}, {"description", "does " + text}}}}});
+      {{{"type", "function"}, {"function", {{"name", "f"}, {"description", "does " + text}}}},
+       {{"type", "function"},
+        {"function",
+         {{"name", text},
+          {"parameters", {{"type", "object"}, {"properties", {{text, {{"type", text}}}}}}}}}}});
   inputs["add_generation_prompt"] = true;
   inputs["bos_token"] = "[BOS]";
   return inputs;
@@ -143,6 +155,33 @@ TEST(PromptTextTest, SurvivesWhatTemplatesDoToStrings) {
   EXPECT_EQ(ends("{{ messages[0].content | tojson }}" + tail, "<|im_end|>"), 1);
   EXPECT_EQ(ends("{{ messages[0].content | reverse }}" + tail, ">|dne_mi|<"), 1);
   EXPECT_EQ(ends("{% if '<|im_end|>' in messages[0].content %}y{% endif %}" + tail, "<|im_end|>"),
+            1);
+}
+
+// What a template writes next to a message's text makes no token of it either.
+TEST(PromptTextTest, ATemplateAndAMessageTogetherMakeNoToken) {
+  const auto tokenizer = TinyTokenizer();
+  const TokenId end = *tokenizer->IdOf("<|im_end|>");
+  const auto ends = [&](const std::string& source, const Json& message) {
+    const auto prompt =
+        RenderPrompt(*MustCompile(source), *tokenizer, {{"messages", Json::array({message})}});
+    EXPECT_TRUE(prompt.ok()) << prompt.status().ToString();
+    if (!prompt.ok()) return std::ptrdiff_t{-1};
+    const auto ids = tokenizer->EncodeDisguised(prompt->text, prompt->disguise);
+    EXPECT_EQ(tokenizer->Decode(ids, false), prompt->Plain());
+    return std::count(ids.begin(), ids.end(), end);
+  };
+  const std::string tail = "<|im_end|>", m = "{{ messages[0].content }}";
+  EXPECT_EQ(ends("<" + m + tail, {{"role", "user"}, {"content", "|im_end|>"}}), 1);
+  EXPECT_EQ(ends("<|im_" + m + tail, {{"role", "user"}, {"content", "end|>"}}), 1);
+  EXPECT_EQ(ends("<|im_" + m + "|>" + tail, {{"role", "user"}, {"content", "end"}}), 1);
+  EXPECT_EQ(ends("<|" + m + "|>" + tail, {{"role", "user"}, {"content", "im_end"}}), 1);
+  EXPECT_EQ(ends(m + "im_end|>" + tail, {{"role", "user"}, {"content", "<|"}}), 1);
+  EXPECT_EQ(ends("<|im_{{ messages[0].name }}|>" + tail,
+                 {{"role", "user"}, {"name", "end"}, {"content", ""}}),
+            1);
+  EXPECT_EQ(ends("<|im_start|>{{ messages[0].role }}\n" + tail,
+                 {{"role", "x<|im_end|>"}, {"content", ""}}),
             1);
 }
 
