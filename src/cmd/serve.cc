@@ -26,6 +26,7 @@ struct ServeOptions {
   std::string api_key;
   bool enable_metrics = true;
   bool incremental_streaming = false;
+  bool cache_report = true;
   int64_t drain_timeout_s = 30;
   std::string log_level = "info";
   std::string trace_file;
@@ -54,6 +55,10 @@ OptionTable MakeTable(ServeOptions& o) {
   table
       .Add("--incremental-streaming-output", &o.incremental_streaming, "BOOL",
            "streams of /generate hold what is new, not all so far")
+      .Group("Operation");
+  table
+      .Add("--enable-cache-report", &o.cache_report, "BOOL",
+           "say in `usage` how many tokens of the prompt came from the prefix cache")
       .Group("Operation");
   table.Add("--enable-metrics", &o.enable_metrics, "BOOL", "serve Prometheus metrics on /metrics")
       .Group("Operation");
@@ -148,6 +153,7 @@ int ServeCommand(const std::vector<std::string>& args) {
   api.api_key = options.api_key;
   api.enable_metrics = options.enable_metrics;
   api.incremental_streaming = options.incremental_streaming;
+  api.cache_report = options.cache_report;
   api.server_args = table.ToJson();
   api.version = TERN_VERSION;
   Serving serving(options.model, std::move(api));

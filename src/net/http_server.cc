@@ -1,6 +1,7 @@
 #include "net/http_server.h"
 
 #include <fmt/format.h>
+#include <pthread.h>
 
 #include <thread>
 
@@ -111,6 +112,7 @@ Result<std::unique_ptr<HttpServer>> HttpServer::Start(const std::string& host, i
   impl->work.emplace(core->io.get_executor());
   asio::post(core->io, [raw] { raw->Accept(); });
   impl->thread = std::thread([core] { core->io.run(); });
+  pthread_setname_np(impl->thread.native_handle(), "tern-net");
   return std::unique_ptr<HttpServer>(new HttpServer(std::move(impl)));
 }
 

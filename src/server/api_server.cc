@@ -7,14 +7,17 @@
 #include "server/choices.h"
 #include "server/errors.h"
 #include "server/info.h"
+#include "server/loads.h"
 #include "server/native.h"
 #include "server/openai.h"
+#include "server/openapi.h"
 
 namespace tern {
 namespace {
 
 constexpr int64_t kHealthGenerateTimeoutUs = 20'000'000;
 constexpr std::string_view kModelsPrefix = "/v1/models/";
+constexpr const char* kPrometheusText = "text/plain; version=0.0.4; charset=utf-8";
 
 void SendJson(ResponseWriter& writer, const Json& json) {
   writer.Send(200, {{"Content-Type", "application/json"}}, DumpJson(json));
@@ -79,6 +82,14 @@ class HealthListener final : public GenerationListener {
   const std::shared_ptr<ResponseWriter> writer_;
 };
 
+// Paths that begin so ask for no API key, as SGLang's.
+bool IsOpenPath(std::string_view path) {
+  for (const std::string_view open : {"/health", "/ready", "/metrics"}) {
+    if (path.starts_with(open)) return true;
+  }
+  return false;
+}
+
 bool EqualInConstantTime(std::string_view a, std::string_view b) {
   unsigned difference = a.size() == b.size() ? 0 : 1;
   for (size_t i = 0; i < a.size(); ++i) {
@@ -93,32 +104,34 @@ bool EqualInConstantTime(std::string_view a, std::string_view b) {
 struct ApiServer::Route {
   const char* methods;  // separated by '|'
   const char* path;
+  const char* operation;  // as openapi.h names it
   Needs needs;
   void (ApiServer::*handle)(const HttpRequest&, std::shared_ptr<ResponseWriter>);
 };
 
 const ApiServer::Route ApiServer::kRoutes[] = {
-    {"POST", "/v1/chat/completions", Needs::kReady, &ApiServer::Chat},
-    {"POST", "/v1/completions", Needs::kReady, &ApiServer::Completions},
-    {"POST|PUT", "/generate", Needs::kReady, &ApiServer::Generate},
-    {"GET|HEAD", "/health", Needs::kNothing, &ApiServer::Health},
-    {"GET|HEAD", "/ready", Needs::kNothing, &ApiServer::Health},
-    {"GET|HEAD", "/ping", Needs::kNothing, &ApiServer::Health},
-    {"POST", "/tokenize", Needs::kModel, &ApiServer::Tokenize},
-    {"POST", "/v1/tokenize", Needs::kModel, &ApiServer::Tokenize},
-    {"POST", "/detokenize", Needs::kModel, &ApiServer::Detokenize},
-    {"POST", "/v1/detokenize", Needs::kModel, &ApiServer::Detokenize},
-    {"GET", "/health_generate", Needs::kReady, &ApiServer::HealthGenerate},
-    {"GET", "/v1/models", Needs::kModel, &ApiServer::Models},
-    {"GET", "/v1/models/", Needs::kModel, &ApiServer::OneModel},
-    {"GET", "/model_info", Needs::kModel, &ApiServer::ModelInfo},
-    {"GET", "/get_model_info", Needs::kModel, &ApiServer::ModelInfo},
-    {"GET", "/server_info", Needs::kModel, &ApiServer::ServerInfo},
-    {"GET", "/get_server_info", Needs::kModel, &ApiServer::ServerInfo},
-    {"GET", "/v1/loads", Needs::kModel, &ApiServer::Loads},
-    {"GET", "/metrics", Needs::kNothing, &ApiServer::Metrics},
-    {"POST", "/abort_request", Needs::kModel, &ApiServer::AbortRequest},
-    {"GET|POST", "/flush_cache", Needs::kModel, &ApiServer::FlushCache},
+    {"POST", "/v1/chat/completions", "chat", Needs::kReady, &ApiServer::Chat},
+    {"POST", "/v1/completions", "completions", Needs::kReady, &ApiServer::Completions},
+    {"POST|PUT", "/generate", "generate", Needs::kReady, &ApiServer::Generate},
+    {"GET|HEAD", "/health", "health", Needs::kNothing, &ApiServer::Health},
+    {"GET|HEAD", "/ready", "health", Needs::kNothing, &ApiServer::Health},
+    {"GET|HEAD", "/ping", "health", Needs::kNothing, &ApiServer::Health},
+    {"POST", "/tokenize", "tokenize", Needs::kModel, &ApiServer::Tokenize},
+    {"POST", "/v1/tokenize", "tokenize", Needs::kModel, &ApiServer::Tokenize},
+    {"POST", "/detokenize", "detokenize", Needs::kModel, &ApiServer::Detokenize},
+    {"POST", "/v1/detokenize", "detokenize", Needs::kModel, &ApiServer::Detokenize},
+    {"GET", "/health_generate", "health_generate", Needs::kReady, &ApiServer::HealthGenerate},
+    {"GET", "/v1/models", "models", Needs::kModel, &ApiServer::Models},
+    {"GET", "/v1/models/", "model", Needs::kModel, &ApiServer::OneModel},
+    {"GET", "/model_info", "model_info", Needs::kModel, &ApiServer::ModelInfo},
+    {"GET", "/get_model_info", "model_info", Needs::kModel, &ApiServer::ModelInfo},
+    {"GET", "/server_info", "server_info", Needs::kModel, &ApiServer::ServerInfo},
+    {"GET", "/get_server_info", "server_info", Needs::kModel, &ApiServer::ServerInfo},
+    {"GET", "/v1/loads", "loads", Needs::kModel, &ApiServer::Loads},
+    {"GET", "/metrics", "metrics", Needs::kNothing, &ApiServer::Metrics},
+    {"POST", "/abort_request", "abort_request", Needs::kModel, &ApiServer::AbortRequest},
+    {"GET|POST", "/flush_cache", "flush_cache", Needs::kModel, &ApiServer::FlushCache},
+    {"GET", "/openapi.json", "openapi", Needs::kNothing, &ApiServer::OpenApi},
 };
 
 ApiServer::ApiServer(ApiServerOptions options, MetricRegistry& registry, const Clock& clock)
@@ -138,9 +151,7 @@ void ApiServer::SetDraining() { state_.store(State::kDraining, std::memory_order
 
 bool ApiServer::Authorized(const HttpRequest& request) const {
   if (options_.api_key.empty() || request.method == "OPTIONS") return true;
-  for (const std::string_view open : {"/health", "/ready", "/metrics"}) {
-    if (std::string_view(request.path).substr(0, open.size()) == open) return true;
-  }
+  if (IsOpenPath(request.path)) return true;
   const std::string* header = FindHeader(request.headers, "Authorization");
   constexpr std::string_view kBearer = "Bearer ";
   return header != nullptr && std::string_view(*header).substr(0, kBearer.size()) == kBearer &&
@@ -237,16 +248,28 @@ void ApiServer::ServerInfo(const HttpRequest&, std::shared_ptr<ResponseWriter> w
   SendJson(*writer, ServerInfoJson(*model_, options_.server_args, options_.version));
 }
 
-void ApiServer::Loads(const HttpRequest&, std::shared_ptr<ResponseWriter> writer) {
-  SendJson(*writer, LoadsJson(*model_, options_.version, clock_.UnixSeconds()));
+void ApiServer::Loads(const HttpRequest& request, std::shared_ptr<ResponseWriter> writer) {
+  const Result<LoadsQuery> query = ParseLoadsQuery(request);
+  if (!query.ok()) return SendError(*writer, query.status());
+  const int64_t now = clock_.UnixSeconds();
+  const Json load = LoadJson(*model_, *query, {{"mode", "null"}}, now);
+  if (!query->prometheus) return SendJson(*writer, LoadsJson(load, options_.version, now));
+  writer->Send(200, {{"Content-Type", kPrometheusText}}, LoadsPrometheus(load));
 }
 
 void ApiServer::Metrics(const HttpRequest&, std::shared_ptr<ResponseWriter> writer) {
   if (!options_.enable_metrics) {
     return SendError(*writer, NotFound("metrics are off; start with --enable-metrics"));
   }
-  writer->Send(200, {{"Content-Type", "text/plain; version=0.0.4; charset=utf-8"}},
-               registry_.Render());
+  writer->Send(200, {{"Content-Type", kPrometheusText}}, registry_.Render());
+}
+
+void ApiServer::OpenApi(const HttpRequest&, std::shared_ptr<ResponseWriter> writer) {
+  std::vector<ApiRoute> routes;
+  for (const Route& route : kRoutes) {
+    routes.push_back({route.methods, route.path, route.operation, IsOpenPath(route.path)});
+  }
+  SendJson(*writer, OpenApiDocument(options_.version, routes));
 }
 
 void ApiServer::Chat(const HttpRequest& request, std::shared_ptr<ResponseWriter> writer) {

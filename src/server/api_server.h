@@ -22,6 +22,7 @@ struct ApiServerOptions {
   std::string api_key;                 // empty: none is asked for
   bool enable_metrics = true;          // GET /metrics
   bool incremental_streaming = false;  // as EndpointContext has it
+  bool cache_report = true;            // the same
   Json server_args = Json::object();   // the option table, for /server_info
   std::string version;
 };
@@ -43,7 +44,9 @@ class ApiServer {
   static const Route kRoutes[];
 
   bool Authorized(const HttpRequest& request) const;
-  EndpointContext Context() { return {*model_, clock_, options_.incremental_streaming}; }
+  EndpointContext Context() {
+    return {*model_, clock_, options_.incremental_streaming, options_.cache_report};
+  }
 
   void Health(const HttpRequest&, std::shared_ptr<ResponseWriter>);
   void HealthGenerate(const HttpRequest&, std::shared_ptr<ResponseWriter>);
@@ -53,6 +56,7 @@ class ApiServer {
   void ServerInfo(const HttpRequest&, std::shared_ptr<ResponseWriter>);
   void Loads(const HttpRequest&, std::shared_ptr<ResponseWriter>);
   void Metrics(const HttpRequest&, std::shared_ptr<ResponseWriter>);
+  void OpenApi(const HttpRequest&, std::shared_ptr<ResponseWriter>);
   void Chat(const HttpRequest&, std::shared_ptr<ResponseWriter>);
   void Completions(const HttpRequest&, std::shared_ptr<ResponseWriter>);
   void Generate(const HttpRequest&, std::shared_ptr<ResponseWriter>);

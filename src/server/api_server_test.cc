@@ -53,8 +53,6 @@ TEST_F(ApiServerTest, ModelsAndInfo) {
     EXPECT_EQ(info["is_generation"], true);
     EXPECT_EQ(info["architectures"], Json::array({"FakeForCausalLM"}));
   }
-  const Json loads = ParseJson(Call("GET", "/v1/loads").body).value();
-  EXPECT_EQ(loads["loads"][0]["max_total_num_tokens"], 1024);
 }
 
 TEST_F(ApiServerTest, UnknownPathsAndMethods) {
@@ -148,9 +146,9 @@ TEST_F(ApiServerTest, TextCompletions) {
   Json answer = PostOk("/v1/completions", {{"prompt", "hey"}, {"logprobs", 1}});
   EXPECT_EQ(answer["object"], "text_completion");
   EXPECT_EQ(answer["choices"][0]["text"], "abc");
-  EXPECT_EQ(answer["choices"][0]["logprobs"]["tokens"], Json({"a", "b", "c"}));
-  EXPECT_EQ(answer["choices"][0]["logprobs"]["text_offset"], Json({0, 1, 2}));
-  EXPECT_EQ(answer["choices"][0]["logprobs"]["token_logprobs"], Json({-0.5, -0.5, -0.5}));
+  EXPECT_EQ(answer["choices"][0]["logprobs"]["tokens"], Json({"a", "b", "c", "<|end|>"}));
+  EXPECT_EQ(answer["choices"][0]["logprobs"]["text_offset"], Json({0, 1, 2, 3}));
+  EXPECT_EQ(answer["choices"][0]["logprobs"]["token_logprobs"], Json({-0.5, -0.5, -0.5, -0.5}));
   EXPECT_EQ(answer["choices"][0]["logprobs"]["top_logprobs"][0], (Json{{"a", -1.0}}));
   EXPECT_EQ(engine_.last_request().sampling.max_new_tokens, 16);
   answer = PostOk("/v1/completions",
@@ -164,7 +162,7 @@ TEST_F(ApiServerTest, TextCompletions) {
   EXPECT_EQ(text, "abc");
   for (const char* body :
        {"{}", R"({"prompt":5})", R"({"prompt":[]})", R"({"prompt":[["a"]]})",
-        R"({"prompt":"a","echo":true,"logprobs":1})", R"({"prompt":"a","logprobs":true})"}) {
+        R"({"prompt":"a","max_tokens":-1})", R"({"prompt":"a","logprobs":true})"}) {
     EXPECT_EQ(Call("POST", "/v1/completions", body).status, 400) << body;
   }
   answer = PostOk("/v1/completions",

@@ -2,12 +2,17 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
+#include <iterator>
 #include <map>
 #include <optional>
 
 namespace tern {
 namespace {
+
+constexpr std::string_view kRoles[] = {"system",    "developer", "user",
+                                       "assistant", "tool",      "function"};
 
 // Content is null, a string, or a list of parts of type "text", which are joined by a space.
 Result<Json> ParseContent(const Json* content, const std::string& where) {
@@ -93,6 +98,11 @@ Result<Json> ParseMessages(const Json& body) {
     if (!message.is_object()) return InvalidArgument(where + " must be an object");
     TERN_ASSIGN_OR_RETURN(const std::string role, JsonString(message, "role", "", where));
     if (role.empty()) return InvalidArgument(where + ".role is required");
+    // Templates write roles next to control tokens: no others than those they know.
+    if (std::find(std::begin(kRoles), std::end(kRoles), role) == std::end(kRoles)) {
+      return InvalidArgument(where +
+                             ".role must be system, developer, user, assistant, tool or function");
+    }
     // OpenAI's newer name, which the templates of the models that tern runs do not know.
     if (role == "developer") message["role"] = "system";
     TERN_ASSIGN_OR_RETURN(Json content,

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/trace.h"
+#include "server/errors.h"
 
 namespace tern {
 
@@ -32,14 +33,30 @@ Result<std::vector<int32_t>> TokenizePrompt(const PromptText& prompt, const Serv
   const size_t size = prompt.disguise.empty() ? prompt.text.size() : prompt.Plain().size();
   const int64_t limit_bytes = model.context_length * model.longest_token_bytes;
   if (static_cast<int64_t>(size) > limit_bytes) {
-    return InvalidArgument(fmt::format(
-        "the prompt has {} bytes; the model's context length of {} tokens, the longest of them {} "
-        "bytes, has room for {} bytes",
-        size, model.context_length, model.longest_token_bytes, limit_bytes));
+    return ContextOverflow(
+        model.context_length,
+        fmt::format("the prompt has {} bytes; the longest token has {}, so there is room for {} "
+                    "bytes. Please reduce the length of the messages.",
+                    size, model.longest_token_bytes, limit_bytes));
   }
   TERN_TRACE("text.tokenize");
   if (prompt.disguise.empty()) return model.tokenizer->Encode(prompt.text);
   return model.tokenizer->EncodeDisguised(prompt.text, prompt.disguise);
+}
+
+Status CheckPromptLogprobs(const std::vector<ChoiceSpec>& choices) {
+  int64_t count = 0;
+  for (const ChoiceSpec& choice : choices) {
+    const GenerateRequest& r = choice.request;
+    if (!r.prompt_logprobs_from) continue;
+    const auto tokens = static_cast<int64_t>(r.tokens.size());
+    count += std::max<int64_t>(tokens - *r.prompt_logprobs_from, 0) *
+             (1 + r.top_logprobs + static_cast<int64_t>(r.logprob_token_ids.size()));
+  }
+  if (count <= kMaxPromptLogprobs) return OkStatus();
+  return InvalidArgument(fmt::format(
+      "the request asks for {} log probabilities of prompts; one request may ask for {}", count,
+      kMaxPromptLogprobs));
 }
 
 Status AppendChoices(std::vector<int32_t> prompt, int64_t n, TextParams text,
@@ -57,6 +74,7 @@ Status AppendChoices(std::vector<int32_t> prompt, int64_t n, TextParams text,
       spec.request.sampling.seed = *text.sampling.seed + static_cast<uint64_t>(i);
     }
     spec.stops = text.stops;
+    spec.stop_regexes = text.stop_regexes;
     spec.no_stop_trim = text.no_stop_trim;
     spec.skip_special_tokens = text.skip_special_tokens;
     choices->push_back(std::move(spec));

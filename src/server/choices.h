@@ -17,6 +17,7 @@ namespace tern {
 
 inline constexpr int64_t kMaxChoicesPerPrompt = 128;
 inline constexpr size_t kMaxPrompts = 1024;
+inline constexpr int64_t kMaxPromptLogprobs = 1'000'000;
 
 // `choices`: of all prompts together. Errors: kInvalidArgument stating both numbers when one
 // request may not bring so many.
@@ -26,9 +27,13 @@ Status CheckChoiceCount(int64_t choices, const ServedModel& model);
 int64_t LongestTokenBytes(const Tokenizer& tokenizer);
 
 // Token ids of a prompt. A text so long that its tokens can't fit into the context is refused
-// unread: kInvalidArgument stating both numbers.
+// unread: ContextOverflow stating both numbers.
 Result<std::vector<int32_t>> TokenizePrompt(std::string_view text, const ServedModel& model);
 Result<std::vector<int32_t>> TokenizePrompt(const PromptText& prompt, const ServedModel& model);
+
+// Log probabilities of prompts are all in memory at once: kInvalidArgument stating both numbers
+// when the choices ask for too many.
+Status CheckPromptLogprobs(const std::vector<ChoiceSpec>& choices);
 
 // Appends n choices of one prompt. `common`: the request's fields but for tokens and sampling.
 // Errors: those of ResolveMaxTokens.

@@ -12,6 +12,7 @@ struct EndpointContext {
   const ServedModel& model;
   const Clock& clock;
   bool incremental_streaming = false;  // streams of /generate hold what is new, not all so far
+  bool cache_report = true;            // usage says how many tokens of the prompt were cached
 };
 
 // Starts the choices and ties them to the client: when it leaves, they end. On an error (queue

@@ -55,6 +55,10 @@ std::string_view ErrorEventType(int http_status) {  // the names of Python's HTT
   }
 }
 
+// OpenAI's words: clients look for them, and so does ErrorBody, which gives this error a body of
+// its own; no other message begins so.
+constexpr std::string_view kContextOverflow = "This model's maximum context length is";
+
 std::string ErrorObject(int http_status, std::string_view message, std::string_view type) {
   return fmt::format(R"({{"object":"error","message":{},"type":"{}","param":null,"code":{}}})",
                      JsonQuote(message), type, http_status);
@@ -90,6 +94,20 @@ std::string ErrorBody(int http_status, std::string_view message) {
   return ErrorObject(http_status, message, ErrorType(http_status));
 }
 
+Status ContextOverflow(int64_t context_length, std::string_view how) {
+  return InvalidArgument(
+      fmt::format("{} {} tokens. However, {}", kContextOverflow, context_length, how));
+}
+
+std::string ErrorBodyOf(const Status& status) {
+  if (!status.message().starts_with(kContextOverflow)) {
+    return ErrorBody(HttpStatusOf(status.code()), status.message());
+  }
+  return fmt::format(R"({{"error":{{"message":{},"type":"invalid_request_error","param":null,)"
+                     R"("code":"context_length_exceeded"}}}})",
+                     JsonQuote(status.message()));
+}
+
 std::string ErrorEvent(const Status& status) {
   const int http_status = HttpStatusOf(status.code());
   return fmt::format(R"({{"error":{}}})",
@@ -98,7 +116,7 @@ std::string ErrorEvent(const Status& status) {
 
 void SendError(ResponseWriter& writer, const Status& status, bool chunked) {
   const int http_status = HttpStatusOf(status.code());
-  std::string body = ErrorBody(http_status, status.message());
+  std::string body = ErrorBodyOf(status);
   HttpHeaders headers = {{"Content-Type", "application/json"}};
   if (!chunked) return writer.Send(http_status, std::move(headers), std::move(body));
   writer.BeginStream(http_status, std::move(headers));

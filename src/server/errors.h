@@ -2,6 +2,7 @@
 // Thread: pure functions, except SendError (network thread).
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -15,6 +16,12 @@ int HttpStatusOf(StatusCode code);
 
 // {"object":"error","message":...,"type":"BadRequestError","param":null,"code":400}
 std::string ErrorBody(int http_status, std::string_view message);
+// kInvalidArgument: a prompt, or prompt and answer, do not fit into the context, in OpenAI's words.
+// `how` ends the message: "you requested ...".
+Status ContextOverflow(int64_t context_length, std::string_view how);
+// The same of an error; for ContextOverflow, OpenAI's
+// {"error":{"message":...,"type":"invalid_request_error","code":"context_length_exceeded",...}}
+std::string ErrorBodyOf(const Status& status);
 // The event that ends a stream that had already begun: {"error":{"object":"error",...}}
 std::string ErrorEvent(const Status& status);
 

@@ -199,6 +199,10 @@ class FakeEngine final : public Engine {
   // Emits one token, or ends: true when the request is over.
   bool Step(Live& live) {
     const auto n = static_cast<int64_t>(live.script.tokens.size());
+    if (live.request.prompt_logprobs_from) {
+      TellPromptLogprobs(live);
+      live.request.prompt_logprobs_from.reset();
+    }
     if (live.done == live.request.sampling.max_new_tokens) {
       Finish(live, FinishEvent::Reason::kLength, OkStatus());
       return true;
@@ -210,24 +214,53 @@ class FakeEngine final : public Engine {
     if (live.done >= n && live.script.end) {
       FinishEvent event;
       event.matched_token = ByteTokenizer::kEnd;
+      if (live.request.return_logprobs) event.matched_logprobs = EventOf(live, ByteTokenizer::kEnd);
       event.prompt_tokens = static_cast<int64_t>(live.request.tokens.size());
       event.cached_tokens = 1;
       event.completion_tokens = n + 1;
       live.sink->OnFinish(std::move(event));
       return true;
     }
-    TokenEvent event;
-    event.token = live.done < n ? live.script.tokens[static_cast<size_t>(live.done)] : 'x';
-    event.index = live.done++;
-    if (live.request.return_logprobs) {
-      event.logprob = TokenLogprob{event.token, -0.5f};
-      for (int64_t i = 0; i < live.request.top_logprobs; ++i) {
-        event.top_logprobs.push_back(
-            {static_cast<int32_t>('a' + i), -1.0f - static_cast<float>(i)});
-      }
-    }
+    TokenEvent event =
+        EventOf(live, live.done < n ? live.script.tokens[static_cast<size_t>(live.done)] : 'x');
+    ++live.done;
     live.sink->OnToken(std::move(event));
     return false;
+  }
+
+  static std::vector<TokenLogprob> TopsOf(const GenerateRequest& request) {
+    std::vector<TokenLogprob> tops;
+    for (int64_t i = 0; i < request.top_logprobs; ++i) {
+      tops.push_back({static_cast<int32_t>('a' + i), -1.0f - static_cast<float>(i)});
+    }
+    return tops;
+  }
+  static std::vector<TokenLogprob> AskedOf(const GenerateRequest& request) {
+    std::vector<TokenLogprob> asked;
+    for (const int32_t id : request.logprob_token_ids) asked.push_back({id, -7.0f});
+    return asked;
+  }
+  static TokenEvent EventOf(const Live& live, int32_t token) {
+    TokenEvent event;
+    event.token = token;
+    event.index = live.done;
+    event.cached_tokens = 1;
+    if (!live.request.return_logprobs) return event;
+    event.logprob = TokenLogprob{event.token, -0.5f};
+    event.top_logprobs = TopsOf(live.request);
+    event.asked_logprobs = AskedOf(live.request);
+    return event;
+  }
+  // Position p has the log probability -p / 4.
+  static void TellPromptLogprobs(const Live& live) {
+    const GenerateRequest& request = live.request;
+    std::vector<PromptLogprob> prompt;
+    const auto from = static_cast<size_t>(*request.prompt_logprobs_from);
+    for (size_t p = from + 1; p < request.tokens.size(); ++p) {
+      prompt.push_back(
+          {{request.tokens[p], -0.25f * static_cast<float>(p)}, TopsOf(request), AskedOf(request)});
+    }
+    live.sink->OnPromptLogprobs(std::move(prompt));
   }
 
   void Run() {

@@ -76,8 +76,8 @@ Result<PromptParams> ParsePromptParams(const Json* sampling, const SamplingDefau
   TERN_ASSIGN_OR_RETURN(p.text, ParseTextParams(*sampling, defaults, kSampling));
   TERN_ASSIGN_OR_RETURN(p.text.max_tokens,
                         JsonInt(*sampling, "max_new_tokens", kDefaultNewTokens, kSampling));
-  if (*p.text.max_tokens < 1) {
-    return InvalidArgument("body.sampling_params.max_new_tokens must be at least 1");
+  if (*p.text.max_tokens < 0) {
+    return InvalidArgument("body.sampling_params.max_new_tokens must be 0 or more");
   }
   p.default_max_tokens = JsonMember(*sampling, "max_new_tokens") == nullptr;
   TERN_ASSIGN_OR_RETURN(p.n, JsonInt(*sampling, "n", 1, kSampling));
@@ -120,13 +120,21 @@ Result<GenerateBody> ParseGenerateBody(const Json& body, const ServedModel& mode
         fmt::format("body.top_logprobs_num must be from 0 to {}", kMaxTopLogprobs));
   }
   TERN_ASSIGN_OR_RETURN(const int64_t logprob_start, JsonInt(body, "logprob_start_len", -1, kBody));
-  if (g.logprobs && logprob_start != -1) {
-    return InvalidArgument(
-        "body.logprob_start_len must be -1: logprobs of the prompt are not supported");
+  if (logprob_start < -1) {
+    return InvalidArgument("body.logprob_start_len must be -1 (no prompt token) or a position");
   }
+  TERN_ASSIGN_OR_RETURN(g.require_reasoning, JsonBool(body, "require_reasoning", false, kBody));
   GenerateRequest common;
   common.return_logprobs = g.logprobs;
-  common.top_logprobs = g.top_logprobs;
+  if (g.logprobs) {
+    common.top_logprobs = g.top_logprobs;
+    if (logprob_start >= 0) common.prompt_logprobs_from = logprob_start;
+    if (const Json* ids = JsonMember(body, "token_ids_logprob")) {
+      TERN_ASSIGN_OR_RETURN(common.logprob_token_ids,
+                            ParseTokenIds(*ids, "body.token_ids_logprob"));
+    }
+  }
+  g.token_ids_logprobs = !common.logprob_token_ids.empty();
   TERN_ASSIGN_OR_RETURN(common.extra_key, JsonString(body, "extra_key", "", kBody));
   TERN_ASSIGN_OR_RETURN(common.cache_salt, JsonString(body, "cache_salt", "", kBody));
   TERN_ASSIGN_OR_RETURN(const Prompts prompts, FindPrompts(body));
@@ -144,6 +152,12 @@ Result<GenerateBody> ParseGenerateBody(const Json& body, const ServedModel& mode
         prompts.are_texts ? TokenizePrompt(prompts.items[i]->get_ref<const std::string&>(), model)
                           : ParseTokenIds(*prompts.items[i], "body.input_ids");
     if (!tokens.ok()) return tokens.status();
+    if (common.prompt_logprobs_from.value_or(0) > static_cast<int64_t>(tokens->size())) {
+      return InvalidArgument(
+          fmt::format("body.logprob_start_len {} is more than the {} tokens of "
+                      "the prompt",
+                      *common.prompt_logprobs_from, tokens->size()));
+    }
     TextParams& text = params[i].text;
     if (params[i].default_max_tokens) {
       // The default shrinks to what the context has room for.
@@ -154,6 +168,7 @@ Result<GenerateBody> ParseGenerateBody(const Json& body, const ServedModel& mode
     TERN_RETURN_IF_ERROR(AppendChoices(std::move(tokens).value(), params[i].n, std::move(text),
                                        common, model.context_length, &g.choices));
   }
+  TERN_RETURN_IF_ERROR(CheckPromptLogprobs(g.choices));
   for (ChoiceSpec& choice : g.choices) {
     if (choice.request.rid.empty()) choice.request.rid = NewRequestId("");
   }

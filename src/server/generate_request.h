@@ -20,6 +20,8 @@ struct GenerateBody {
   bool logprobs = false;
   int64_t top_logprobs = 0;
   bool text_in_logprobs = false;
+  bool token_ids_logprobs = false;  // some token ids' are asked for
+  bool require_reasoning = false;   // the answer begins with reasoning, to be counted
 };
 
 // Errors: kInvalidArgument naming the field.

@@ -9,6 +9,12 @@ class Generation::Sink final : public TokenSink {
  public:
   Sink(std::shared_ptr<Generation> generation, size_t index)
       : generation_(std::move(generation)), index_(index) {}
+  void OnPromptLogprobs(std::vector<PromptLogprob> logprobs) override {
+    generation_->network_.Post(
+        [generation = generation_, index = index_, logprobs = std::move(logprobs)] {
+          generation->HandlePromptLogprobs(index, logprobs);
+        });
+  }
   void OnToken(TokenEvent event) override {
     generation_->network_.Post(
         [generation = generation_, index = index_, event = std::move(event)] {
@@ -57,6 +63,12 @@ void Generation::Cancel() {
   }
 }
 
+void Generation::HandlePromptLogprobs(size_t index, const std::vector<PromptLogprob>& logprobs) {
+  if (listener_ == nullptr || choices_[index].ended) return;
+  const std::shared_ptr<GenerationListener> listener = listener_;
+  listener->OnPromptLogprobs(index, logprobs);
+}
+
 void Generation::HandleToken(size_t index, const TokenEvent& event) {
   Choice& choice = choices_[index];
   if (listener_ == nullptr || choice.ended || choice.stops.matched()) return;
@@ -65,9 +77,16 @@ void Generation::HandleToken(size_t index, const TokenEvent& event) {
   ++choice.tokens;
   TERN_TRACE("text.detokenize");
   std::string text = choice.stops.Push(choice.detokenizer.Push(event.token));
+  if (!choice.stops.status().ok()) {
+    FinishEvent failed;
+    failed.reason = FinishEvent::Reason::kError;
+    failed.status = choice.stops.status();
+    engine_.Cancel(choice.id);
+    return HandleFinish(index, failed);
+  }
   if (choice.stops.matched()) {
     engine_.Cancel(choice.id, choice.tokens);
-    if (choice.no_stop_trim) text += choice.stops.match();
+    if (choice.no_stop_trim) text += choice.stops.removed();
   }
   listener->OnToken(index, event, text);
 }
@@ -86,6 +105,7 @@ void Generation::HandleFinish(size_t index, const FinishEvent& event) {
   end.latency_s = static_cast<double>(clock_.NowUs() - start_us_) * 1e-6;
   end.status = event.status;
   end.matched_token = event.matched_token;
+  end.matched_logprobs = event.matched_logprobs;
   switch (event.reason) {
     case FinishEvent::Reason::kStop:
       end.reason = ChoiceEnd::Reason::kStop;
@@ -109,10 +129,11 @@ void Generation::HandleFinish(size_t index, const FinishEvent& event) {
   }
   if (choice.stops.matched() && end.reason != ChoiceEnd::Reason::kError) {
     // The engine may have run on before it heard of the match: what counts ends at the match.
-    if (!matched_before && choice.no_stop_trim) text += choice.stops.match();
+    if (!matched_before && choice.no_stop_trim) text += choice.stops.removed();
     end.reason = ChoiceEnd::Reason::kStop;
     end.matched_string = choice.stops.match();
     end.matched_token.reset();
+    end.matched_logprobs.reset();
     end.completion_tokens = choice.tokens;
   }
   listener->OnEnd(index, text, end);

@@ -23,6 +23,7 @@ namespace tern {
 struct ChoiceSpec {
   GenerateRequest request;
   std::vector<std::string> stops;
+  std::shared_ptr<const StopRegexes> stop_regexes;  // null: none
   bool no_stop_trim = false;
   bool skip_special_tokens = true;
   std::vector<int32_t> shown_special_tokens;  // these are text nevertheless
@@ -31,8 +32,9 @@ struct ChoiceSpec {
 struct ChoiceEnd {
   enum class Reason { kStop, kLength, kAborted, kError } reason = Reason::kStop;
   std::optional<int32_t> matched_token;
-  std::optional<std::string> matched_string;
-  Status status;  // kError
+  std::optional<TokenEvent> matched_logprobs;  // of that token, if they are asked for
+  std::optional<std::string> matched_string;   // or the expression
+  Status status;                               // kError
   int64_t prompt_tokens = 0;
   int64_t cached_tokens = 0;
   int64_t completion_tokens = 0;  // up to the one that completed the stop string
@@ -44,6 +46,9 @@ struct ChoiceEnd {
 class GenerationListener {
  public:
   virtual ~GenerationListener() = default;
+  // As TokenSink::OnPromptLogprobs.
+  virtual void OnPromptLogprobs(size_t /*choice*/, const std::vector<PromptLogprob>& /*logprobs*/) {
+  }
   // A token that counts, and the text that became certain with it: often empty.
   virtual void OnToken(size_t choice, const TokenEvent& token, std::string_view text) = 0;
   // `text`: what was still held back. Once per choice; the last of them, or the first that ends
@@ -69,7 +74,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   struct Choice {
     Choice(const ChoiceSpec& spec, const std::shared_ptr<const Tokenizer>& tokenizer)
         : detokenizer(tokenizer, spec.skip_special_tokens, spec.shown_special_tokens),
-          stops(spec.stops),
+          stops(spec.stops, spec.stop_regexes),
           no_stop_trim(spec.no_stop_trim) {}
     RequestId id = 0;
     Detokenizer detokenizer;
@@ -87,6 +92,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
         clock_(clock),
         start_us_(clock.NowUs()) {}
 
+  void HandlePromptLogprobs(size_t index, const std::vector<PromptLogprob>& logprobs);
   void HandleToken(size_t index, const TokenEvent& event);
   void HandleFinish(size_t index, const FinishEvent& event);
 

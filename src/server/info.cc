@@ -7,18 +7,6 @@ namespace {
 
 constexpr double kGiB = 1 << 30;
 
-double TokenUsage(const EngineStats& stats) {
-  return stats.total_tokens == 0
-             ? 0.0
-             : static_cast<double>(stats.used_tokens) / static_cast<double>(stats.total_tokens);
-}
-
-double CacheHitRate(const EngineStats& stats) {
-  return stats.prompt_tokens == 0 ? 0.0
-                                  : static_cast<double>(stats.cached_prompt_tokens) /
-                                        static_cast<double>(stats.prompt_tokens);
-}
-
 Json MemoryUsage(const EngineStats& stats) {
   return {{"weight", static_cast<double>(stats.weight_bytes) / kGiB},
           {"kvcache", static_cast<double>(stats.kv_bytes) / kGiB},
@@ -83,26 +71,6 @@ Json ServerInfoJson(const ServedModel& model, const Json& server_args, const std
                                               {"generated_tokens", stats.generated_tokens},
                                               {"memory_usage", MemoryUsage(stats)}}});
   return info;
-}
-
-Json LoadsJson(const ServedModel& model, const std::string& version, int64_t now) {
-  const EngineStats stats = model.engine->Stats();
-  const Json load = {{"timestamp", now},
-                     {"dp_rank", 0},
-                     {"num_running_reqs", stats.running_requests},
-                     {"num_waiting_reqs", stats.queued_requests},
-                     {"num_total_reqs", stats.running_requests + stats.queued_requests},
-                     {"num_used_tokens", stats.used_tokens},
-                     {"max_total_num_tokens", stats.total_tokens},
-                     {"token_usage", TokenUsage(stats)},
-                     {"gen_throughput", stats.generated_tokens_per_s},
-                     {"cache_hit_rate", CacheHitRate(stats)},
-                     {"utilization", TokenUsage(stats)},
-                     {"disaggregation", {{"mode", "null"}}}};
-  return {{"timestamp", now},
-          {"version", version},
-          {"dp_rank_count", 1},
-          {"loads", Json::array({load})}};
 }
 
 }  // namespace tern

@@ -15,7 +15,5 @@ Json ModelCard(const ServedModel& model, int64_t created);
 Json ModelInfoJson(const ServedModel& model);
 // `server_args`: every option and its value; they come first, as SGLang has it.
 Json ServerInfoJson(const ServedModel& model, const Json& server_args, const std::string& version);
-// /v1/loads. `now`: Unix seconds.
-Json LoadsJson(const ServedModel& model, const std::string& version, int64_t now);
 
 }  // namespace tern

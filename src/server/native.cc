@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <cstdint>
+#include <optional>
 
 #include "base/trace.h"
 #include "server/errors.h"
@@ -24,26 +26,37 @@ class GenerateResponder final : public GenerationListener {
         stream_(body.stream),
         logprobs_(body.logprobs),
         top_logprobs_(body.logprobs && body.top_logprobs > 0),
+        token_ids_logprobs_(body.token_ids_logprobs),
         text_in_logprobs_(body.text_in_logprobs),
         incremental_(body.stream && context.incremental_streaming),
         choices_(body.choices.size()) {
+    if (body.require_reasoning) think_end_ = tokenizer_->IdOf("</think>");
     for (size_t i = 0; i < choices_.size(); ++i) {
-      choices_[i].id = body.choices[i].request.rid;
-      choices_[i].prompt_tokens = static_cast<int64_t>(body.choices[i].request.tokens.size());
+      const GenerateRequest& request = body.choices[i].request;
+      choices_[i].id = request.rid;
+      choices_[i].prompt_tokens = static_cast<int64_t>(request.tokens.size());
+      choices_[i].reasoning = think_end_.has_value();
+      const auto from = static_cast<size_t>(request.prompt_logprobs_from.value_or(INT32_MAX));
+      if (from < request.tokens.size()) choices_[i].first_input = request.tokens[from];
     }
+  }
+
+  void OnPromptLogprobs(size_t index, const std::vector<PromptLogprob>& prompt) override {
+    Choice& choice = choices_[index];
+    if (!choice.first_input) return;
+    // Nothing is said of the first one, wherever it is.
+    choice.input.tokens.push_back(
+        Json::array({nullptr, *choice.first_input, Text(*choice.first_input)}));
+    choice.input.tops.push_back(nullptr);
+    choice.input.asked.push_back(nullptr);
+    for (const PromptLogprob& item : prompt) Add(item.token, item.top, item.asked, &choice.input);
   }
 
   void OnToken(size_t index, const TokenEvent& token, std::string_view text) override {
     Choice& choice = choices_[index];
     choice.text += text;
-    choice.output_ids.push_back(token.token);
-    ++choice.tokens;
-    if (logprobs_ && token.logprob) {
-      choice.logprobs.push_back(LogprobItem(*token.logprob));
-      Json tops = Json::array();
-      for (const TokenLogprob& top : token.top_logprobs) tops.push_back(LogprobItem(top));
-      choice.top_logprobs.push_back(std::move(tops));
-    }
+    choice.cached_tokens = token.cached_tokens;
+    AddToken(token.token, token, &choice);
     if (stream_) SendEvent(index, nullptr);
   }
 
@@ -54,8 +67,9 @@ class GenerateResponder final : public GenerationListener {
       if (stream_) return sse_.Fail(end.status);
       return SendError(*writer_, end.status);
     }
-    if (end.matched_token) choice.output_ids.push_back(*end.matched_token);
-    if (end.matched_token) ++choice.tokens;
+    if (end.matched_token) {
+      AddToken(*end.matched_token, end.matched_logprobs.value_or(TokenEvent{}), &choice);
+    }
     choice.end = end;
     ++ended_;
     if (stream_) SendEvent(index, &end);
@@ -68,21 +82,47 @@ class GenerateResponder final : public GenerationListener {
   }
 
  private:
+  // Items as LogprobItem makes them, one for each token; lists of them for the others.
+  struct Logprobs {
+    Json tokens = Json::array(), tops = Json::array(), asked = Json::array();
+  };
   struct Choice {
     std::string id, text;
-    int64_t prompt_tokens = 0;
-    int64_t tokens = 0;               // generated so far
-    std::vector<int32_t> output_ids;  // these, texts and logprobs: not sent yet, when incremental
-    Json logprobs = Json::array(), top_logprobs = Json::array();
+    std::optional<int32_t> first_input;  // the first token of the prompt that is spoken of
+    Logprobs input, output;
+    int64_t prompt_tokens = 0, cached_tokens = 0;
+    int64_t tokens = 0, reasoning_tokens = 0;  // generated so far
+    bool reasoning = false;                    // not over yet
+    std::vector<int32_t> output_ids;  // these, texts and output: not sent yet, when incremental
     ChoiceEnd end;
   };
 
+  Json Text(int32_t token) const {
+    return text_in_logprobs_ ? Json(std::string(tokenizer_->TokenBytes(token))) : Json();
+  }
   // [logprob, id, text or null]
   Json LogprobItem(const TokenLogprob& item) const {
-    Json json = Json::array({std::isfinite(item.logprob) ? item.logprob : -9999.0, item.token});
-    json.push_back(text_in_logprobs_ ? Json(std::string(tokenizer_->TokenBytes(item.token)))
-                                     : Json());
-    return json;
+    return Json::array(
+        {std::isfinite(item.logprob) ? item.logprob : -9999.0, item.token, Text(item.token)});
+  }
+  Json LogprobItems(const std::vector<TokenLogprob>& items) const {
+    Json list = Json::array();
+    for (const TokenLogprob& item : items) list.push_back(LogprobItem(item));
+    return list;
+  }
+  void Add(const TokenLogprob& token, const std::vector<TokenLogprob>& tops,
+           const std::vector<TokenLogprob>& asked, Logprobs* logprobs) const {
+    logprobs->tokens.push_back(LogprobItem(token));
+    if (top_logprobs_) logprobs->tops.push_back(LogprobItems(tops));
+    if (token_ids_logprobs_) logprobs->asked.push_back(LogprobItems(asked));
+  }
+  void AddToken(int32_t id, const TokenEvent& token, Choice* choice) const {
+    choice->output_ids.push_back(id);
+    ++choice->tokens;
+    if (choice->reasoning) ++choice->reasoning_tokens;  // </think> counts, as SGLang counts it
+    if (id == think_end_) choice->reasoning = false;
+    if (!logprobs_ || !token.logprob) return;
+    Add(*token.logprob, token.top_logprobs, token.asked_logprobs, &choice->output);
   }
 
   void SendEvent(size_t index, const ChoiceEnd* end) {
@@ -91,34 +131,35 @@ class GenerateResponder final : public GenerationListener {
     Choice& choice = choices_[index];
     choice.text.clear();
     choice.output_ids.clear();
-    choice.logprobs = Json::array();
-    choice.top_logprobs = Json::array();
+    choice.output = {};
   }
 
   // Everything so far, or what is new of it when incremental; counts are of all. `end`: null while
   // it goes on.
   Json Body(size_t index, const ChoiceEnd* end) const {
     const Choice& choice = choices_[index];
-    Json meta = {{"id", choice.id}, {"finish_reason", nullptr}};
-    meta["prompt_tokens"] = choice.prompt_tokens;
-    meta["weight_version"] = "default";
-    if (end == nullptr) {
-      meta["completion_tokens"] = choice.tokens;
-      meta["cached_tokens"] = 0;
-    } else {
-      meta["finish_reason"] = FinishReason(*end, choice.tokens);
-      meta["completion_tokens"] = end->completion_tokens;
-      meta["cached_tokens"] = end->cached_tokens;
+    Json meta = {{"id", choice.id},
+                 {"finish_reason", end == nullptr ? Json() : FinishReason(*end, choice.tokens)},
+                 {"prompt_tokens", choice.prompt_tokens},
+                 {"weight_version", "default"},
+                 {"completion_tokens", end == nullptr ? choice.tokens : end->completion_tokens},
+                 {"cached_tokens", end == nullptr ? choice.cached_tokens : end->cached_tokens},
+                 {"reasoning_tokens", choice.reasoning_tokens}};
+    if (end != nullptr) {
       meta["num_retractions"] = end->retractions;
       meta["e2e_latency"] = end->latency_s;
     }
     if (logprobs_) {
-      meta["input_token_logprobs"] = Json::array();
-      meta["output_token_logprobs"] = choice.logprobs;
-      meta["output_token_logprobs_length"] = choice.logprobs.size();
+      meta["input_token_logprobs"] = choice.input.tokens;
+      meta["output_token_logprobs"] = choice.output.tokens;
+      meta["output_token_logprobs_length"] = choice.output.tokens.size();
       if (top_logprobs_) {
-        meta["input_top_logprobs"] = Json::array();
-        meta["output_top_logprobs"] = choice.top_logprobs;
+        meta["input_top_logprobs"] = choice.input.tops;
+        meta["output_top_logprobs"] = choice.output.tops;
+      }
+      if (token_ids_logprobs_) {
+        meta["input_token_ids_logprobs"] = choice.input.asked;
+        meta["output_token_ids_logprobs"] = choice.output.asked;
       }
     }
     Json body;
@@ -147,7 +188,9 @@ class GenerateResponder final : public GenerationListener {
   const std::shared_ptr<const Tokenizer> tokenizer_;
   const std::shared_ptr<ResponseWriter> writer_;
   SseStream sse_;
-  const bool is_list_, stream_, logprobs_, top_logprobs_, text_in_logprobs_, incremental_;
+  const bool is_list_, stream_, logprobs_, top_logprobs_, token_ids_logprobs_, text_in_logprobs_,
+      incremental_;
+  std::optional<TokenId> think_end_;  // where reasoning ends, if it is to be counted
   std::vector<Choice> choices_;
   size_t ended_ = 0;
 };

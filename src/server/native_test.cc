@@ -81,6 +81,8 @@ TEST_F(GenerateTest, LogprobsAndStopString) {
   const Json& meta = answer["meta_info"];
   EXPECT_EQ(meta["finish_reason"], (Json{{"type", "stop"}, {"matched", "cd"}}));
   EXPECT_EQ(meta["completion_tokens"], 4);
+  EXPECT_EQ(meta["cached_tokens"], 1);
+  EXPECT_EQ(meta["reasoning_tokens"], 0);
   ASSERT_EQ(meta["output_token_logprobs"].size(), 4u);
   EXPECT_EQ(meta["output_token_logprobs"][0], Json::array({-0.5, 97, "a"}));
   EXPECT_EQ(meta["output_top_logprobs"][3], Json::array({Json::array({-1.0, 97, "a"})}));
@@ -109,14 +111,21 @@ TEST_F(GenerateTest, BadBodiesAre400AndNameTheField) {
       {R"({"text":"a","sampling_params":{"regex":"a+"}})", "sampling_params.regex"},
       {R"({"text":"a","rid":5})", "body.rid"},
       {R"({"text":"a","stream":1})", "body.stream"},
-      {R"({"text":"a","return_logprob":true,"logprob_start_len":0})", "logprob_start_len"},
+      {R"({"text":"a","return_logprob":true,"logprob_start_len":-2})", "logprob_start_len"},
+      {R"({"text":"a","return_logprob":true,"logprob_start_len":2})",
+       "logprob_start_len 2 is more"},
+      {R"({"text":"a","return_logprob":true,"token_ids_logprob":["a"]})", "token_ids_logprob"},
+      {R"({"text":"a","require_reasoning":1})", "body.require_reasoning"},
+      {R"({"text":"a","sampling_params":{"stop_regex":"a("}})", "stop_regex 'a(' is wrong"},
+      {R"({"text":"a","sampling_params":{"stop_regex":[1]}})", "stop_regex"},
       {R"({"text":"a","top_logprobs_num":-1})", "top_logprobs_num"},
   };
   for (const auto& [body, message] : cases) {
     const HttpResponse response = Call("POST", "/generate", body);
     EXPECT_EQ(response.status, 400) << body;
-    EXPECT_THAT(ParseJson(response.body).value()["message"].get<std::string>(), HasSubstr(message))
-        << body;
+    const Json answer = ParseJson(response.body).value();
+    const Json& error = answer.contains("error") ? answer["error"] : answer;
+    EXPECT_THAT(error["message"].get<std::string>(), HasSubstr(message)) << body;
   }
 }
 

@@ -276,6 +276,7 @@ TEST_F(ChatTest, BadBodiesAre400AndNameTheField) {
       {R"({"messages":["hi"]})", "body.messages[0]"},
       {R"({"messages":[{"content":"hi"}]})", "body.messages[0].role"},
       {R"({"messages":[{"role":1,"content":"hi"}]})", "body.messages[0].role"},
+      {R"({"messages":[{"role":"end","content":"hi"}]})", "body.messages[0].role must be"},
       {R"({"messages":[{"role":"user","content":5}]})", "body.messages[0].content"},
       {R"({"messages":[{"role":"user","content":[{"type":"image_url"}]}]})", "'image_url'"},
       {R"({"messages":[{"role":"user","content":"raise"}]})", "line 1: raised"},
@@ -291,7 +292,6 @@ TEST_F(ChatTest, BadBodiesAre400AndNameTheField) {
       {"{" + messages + R"(,"n":1e9})", "body.n"},
       {"{" + messages + R"(,"max_tokens":0})", "body.max_tokens"},
       {"{" + messages + R"(,"max_tokens":99999999999999999999})", "body.max_tokens"},
-      {"{" + messages + R"(,"max_tokens":183})", "183"},
       {"{" + messages + R"(,"seed":"x"})", "body.seed"},
       {"{" + messages + R"(,"stop":""})", "body.stop"},
       {"{" + messages + R"(,"stop":[1]})", "body.stop"},
@@ -318,12 +318,6 @@ TEST_F(ChatTest, BadBodiesAre400AndNameTheField) {
       {"{" + messages + R"(,"min_tokens":-1})", "body.min_tokens"},
       {"{" + messages + R"(,"min_tokens":5,"max_tokens":4})", "min_tokens 5"},
       {"{" + messages + R"(,"model":5})", "body.model"},
-      {R"({"messages":[{"role":"user","content":")" + std::string(300, 'x') + R"("}]})",
-       "This model's maximum context length is 200 tokens. However, your messages resulted in 316"},
-      {"{" + messages + R"(,"max_tokens":190})",
-       "This model's maximum context length is 200 tokens. However, you requested 208 tokens (18 "
-       "in "
-       "the messages, 190 in the completion)"},
   };
   engine_.SetAnswer("fine");
   for (const auto& [body, message] : cases) {
@@ -336,6 +330,77 @@ TEST_F(ChatTest, BadBodiesAre400AndNameTheField) {
     EXPECT_EQ(error["code"], 400);
   }
   EXPECT_EQ(PostOk(kPath, ChatBody())["choices"][0]["message"]["content"], "fine");
+}
+
+TEST_F(ChatTest, AnOverflowingContextIsToldInOpenAisWords) {
+  Json long_prompt = ChatBody(), long_answer = ChatBody();
+  long_prompt["messages"][0]["content"] = std::string(300, 'x');
+  long_answer["max_tokens"] = 190;
+  const std::vector<std::pair<Json, std::string>> cases = {
+      {long_prompt, "However, your messages resulted in 316"},
+      {long_answer,
+       "However, you requested 208 tokens (18 in the messages, 190 in the completion)"}};
+  for (auto [body, message] : cases) {
+    for (const bool stream : {false, true}) {
+      body["stream"] = stream;
+      const HttpResponse response = Post(kPath, body);
+      EXPECT_EQ(response.status, 400);
+      const Json error = ParseJson(response.body).value()["error"];
+      EXPECT_THAT(error["message"].get<std::string>(),
+                  HasSubstr("This model's maximum context length is 200 tokens. " + message));
+      EXPECT_EQ(error["type"], "invalid_request_error");
+      EXPECT_EQ(error["code"], "context_length_exceeded");
+      EXPECT_TRUE(error["param"].is_null());
+    }
+  }
+}
+
+TEST_F(ChatTest, CachedTokensAreReportedUnlessTurnedOff) {
+  engine_.SetAnswer("ab");
+  Json body = ChatBody();
+  EXPECT_EQ(PostOk(kPath, body)["usage"]["prompt_tokens_details"], (Json{{"cached_tokens", 1}}));
+  body["stream_options"] = {{"continuous_usage_stats", true}, {"include_usage", true}};
+  const std::vector<Json> events = PostStream(kPath, body);
+  for (size_t i = 1; i < events.size(); ++i) {
+    EXPECT_EQ(events[i]["usage"]["prompt_tokens_details"]["cached_tokens"], 1) << i;
+  }
+  EXPECT_EQ(events[1]["usage"]["completion_tokens"], 1);
+  EXPECT_EQ(events[2]["usage"]["completion_tokens"], 2);
+  ApiServerOptions off;
+  off.cache_report = false;
+  StartServer(off);
+  Ready();
+  EXPECT_TRUE(PostOk(kPath, ChatBody())["usage"]["prompt_tokens_details"].is_null());
+}
+
+TEST_F(ChatTest, StopRegexEndsBehindItsMatch) {
+  engine_.SetScript({ByteTokenizer().Encode("abc12 d345e", true), false, OkStatus()});
+  Json body = ChatBody();
+  body["stop_regex"] = Json::array({"[0-9]{3}", "never"});
+  Json answer = PostOk(kPath, body);
+  EXPECT_EQ(answer["choices"][0]["message"]["content"], "abc12 d345");
+  EXPECT_EQ(answer["choices"][0]["finish_reason"], "stop");
+  EXPECT_EQ(answer["choices"][0]["matched_stop"], "[0-9]{3}");
+  EXPECT_EQ(answer["usage"]["completion_tokens"], 10);
+  std::string text;
+  for (const Json& event : PostStream(kPath, body)) {
+    const Json& delta = event["choices"][0]["delta"];
+    if (delta["content"].is_string()) text += delta["content"].get<std::string>();
+  }
+  EXPECT_EQ(text, "abc12 d345");
+  // A stop string that ends with the same character goes before; one that ends later is too late.
+  body["stop"] = Json::array({"d345", "45e"});
+  answer = PostOk(kPath, body);
+  EXPECT_EQ(answer["choices"][0]["message"]["content"], "abc12 ");
+  EXPECT_EQ(answer["choices"][0]["matched_stop"], "d345");
+  // An expression that needs too many steps ends the request, not the server.
+  engine_.SetScript({ByteTokenizer().Encode(std::string(150, 'a'), true), false, OkStatus()});
+  body = ChatBody();
+  body["stop_regex"] = "(a+)+$b";
+  const HttpResponse response = Post(kPath, body);
+  EXPECT_EQ(response.status, 400);
+  EXPECT_THAT(response.body, HasSubstr("too many steps"));
+  EXPECT_TRUE(Eventually([&] { return engine_.live() == 0; }));
 }
 
 TEST_F(ChatTest, PenaltiesAndBiasesReachTheEngine) {

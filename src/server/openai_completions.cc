@@ -20,7 +20,16 @@ class TextResponder final : public OpenAiResponder {
                 std::shared_ptr<ResponseWriter> writer)
       : OpenAiResponder(context, params, "cmpl-", choices, std::move(writer)),
         texts_(std::move(echoes)),
-        logprobs_(choices.size(), CompletionLogprobs(tokenizer())) {}
+        logprobs_(choices.size(), CompletionLogprobs(tokenizer())) {
+    for (const ChoiceSpec& choice : choices) first_tokens_.push_back(choice.request.tokens.front());
+  }
+
+  // As OpenAI has it, the stop token is among the log probabilities though it is not in the text.
+  // Chat answers leave it out: there the tokens make up the message.
+  void OnEnd(size_t choice, std::string_view text, const ChoiceEnd& end) override {
+    if (end.matched_logprobs) TellLogprob(choice, *end.matched_logprobs);
+    OpenAiResponder::OnEnd(choice, text, end);
+  }
 
  private:
   std::string_view ObjectName(bool) const override { return "text_completion"; }
@@ -32,6 +41,9 @@ class TextResponder final : public OpenAiResponder {
   }
   std::string EndFields() const override { return TextField(""); }
   std::string WholeFields(size_t choice) const override { return TextField(texts_[choice]); }
+  void AddPromptLogprobs(size_t choice, const std::vector<PromptLogprob>& prompt) override {
+    logprobs_[choice].AddPrompt(first_tokens_[choice], prompt);
+  }
   void AddLogprob(size_t choice, const TokenEvent& token) override { logprobs_[choice].Add(token); }
   std::string TakeLogprobs(size_t choice) override { return logprobs_[choice].Take(); }
 
@@ -41,6 +53,7 @@ class TextResponder final : public OpenAiResponder {
 
   std::vector<std::string> texts_;            // per choice: not sent yet, an echo first
   std::vector<CompletionLogprobs> logprobs_;  // per choice
+  std::vector<int32_t> first_tokens_;         // of each choice's prompt
 };
 
 }  // namespace

@@ -15,14 +15,17 @@ constexpr int64_t kMaxTopLogprobs = 20;
 constexpr int64_t kDefaultCompletionTokens = 16;  // OpenAI's, for text completions
 constexpr std::string_view kBody = "body";
 
-Result<CompletionParams> ParseParams(const Json& body, const SamplingDefaults& defaults) {
+// `least_tokens`: that an answer may be limited to.
+Result<CompletionParams> ParseParams(const Json& body, const SamplingDefaults& defaults,
+                                     int64_t least_tokens) {
   CompletionParams p;
   TERN_ASSIGN_OR_RETURN(p.text, ParseTextParams(body, defaults, kBody));
   for (const char* key : {"max_tokens", "max_completion_tokens"}) {
     if (JsonMember(body, key) == nullptr) continue;
     TERN_ASSIGN_OR_RETURN(p.text.max_tokens, JsonInt(body, key, 0, kBody));
-    if (*p.text.max_tokens < 1)
-      return InvalidArgument(fmt::format("body.{} must be at least 1", key));
+    if (*p.text.max_tokens < least_tokens) {
+      return InvalidArgument(fmt::format("body.{} must be at least {}", key, least_tokens));
+    }
   }
   TERN_ASSIGN_OR_RETURN(p.n, JsonInt(body, "n", 1, kBody));
   if (p.n < 1 || p.n > kMaxChoicesPerPrompt) {
@@ -103,7 +106,7 @@ Result<CompletionRequest::Prompt> ParsePrompt(const Json& prompt) {
 Result<ChatRequest> ParseChatRequest(const Json& body, const SamplingDefaults& defaults) {
   if (!body.is_object()) return InvalidArgument("the body must be a JSON object");
   ChatRequest request;
-  TERN_ASSIGN_OR_RETURN(request.params, ParseParams(body, defaults));
+  TERN_ASSIGN_OR_RETURN(request.params, ParseParams(body, defaults, /*least_tokens=*/1));
   CompletionParams& p = request.params;
   TERN_ASSIGN_OR_RETURN(p.logprobs, JsonBool(body, "logprobs", false, kBody));
   TERN_ASSIGN_OR_RETURN(p.top_logprobs, JsonInt(body, "top_logprobs", 0, kBody));
@@ -135,7 +138,7 @@ Result<CompletionRequest> ParseCompletionRequest(const Json& body,
                                                  const SamplingDefaults& defaults) {
   if (!body.is_object()) return InvalidArgument("the body must be a JSON object");
   CompletionRequest request;
-  TERN_ASSIGN_OR_RETURN(request.params, ParseParams(body, defaults));
+  TERN_ASSIGN_OR_RETURN(request.params, ParseParams(body, defaults, /*least_tokens=*/0));
   CompletionParams& p = request.params;
   if (!p.text.max_tokens) p.text.max_tokens = kDefaultCompletionTokens;
   if (JsonMember(body, "logprobs") != nullptr) {
@@ -144,9 +147,7 @@ Result<CompletionRequest> ParseCompletionRequest(const Json& body,
     p.logprobs = true;
   }
   TERN_ASSIGN_OR_RETURN(request.echo, JsonBool(body, "echo", false, kBody));
-  if (request.echo && p.logprobs) {
-    return InvalidArgument("body.echo with body.logprobs is not supported: logprobs of the prompt");
-  }
+  p.prompt_logprobs = request.echo && p.logprobs;
   TERN_ASSIGN_OR_RETURN(const std::string suffix, JsonString(body, "suffix", "", kBody));
   if (!suffix.empty()) return InvalidArgument("body.suffix is not supported");
 

@@ -21,6 +21,7 @@ struct CompletionParams {
   bool include_usage = false;     // stream_options: a last chunk with the usage
   bool continuous_usage = false;  // stream_options: the usage so far in every chunk
   bool logprobs = false;
+  bool prompt_logprobs = false;  // of the prompt's tokens too
   int64_t top_logprobs = 0;
   std::string model;  // any name is accepted, and echoed
   std::string rid, extra_key, cache_salt;

@@ -17,6 +17,7 @@ OpenAiResponder::OpenAiResponder(const EndpointContext& context, const Completio
       include_usage_(params.include_usage),
       continuous_usage_(params.continuous_usage),
       logprobs_(params.logprobs),
+      cache_report_(context.cache_report),
       id_(params.rid.empty() ? NewRequestId(id_prefix) : params.rid),
       model_(params.model.empty() ? context.model.name : params.model),
       created_(context.clock.UnixSeconds()),
@@ -27,13 +28,22 @@ OpenAiResponder::OpenAiResponder(const EndpointContext& context, const Completio
   }
 }
 
+void OpenAiResponder::OnPromptLogprobs(size_t index, const std::vector<PromptLogprob>& logprobs) {
+  AddPromptLogprobs(index, logprobs);
+  ++choices_[index].untold_logprobs;
+}
+
+void OpenAiResponder::TellLogprob(size_t index, const TokenEvent& token) {
+  if (!logprobs_ || !token.logprob) return;
+  AddLogprob(index, token);
+  ++choices_[index].untold_logprobs;
+}
+
 void OpenAiResponder::OnToken(size_t index, const TokenEvent& token, std::string_view text) {
   Choice& choice = choices_[index];
   ++choice.tokens;
-  if (logprobs_ && token.logprob) {
-    AddLogprob(index, token);
-    ++choice.untold_logprobs;
-  }
+  choice.cached_tokens = token.cached_tokens;
+  TellLogprob(index, token);
   TakeText(index, text, /*last=*/false);
 }
 
@@ -56,7 +66,7 @@ void OpenAiResponder::OnEnd(size_t index, std::string_view text, const ChoiceEnd
   if (include_usage_) {
     sse_.Event(fmt::format(R"({},"choices":[],"usage":{}}})",
                            ResponseHead(id_, ObjectName(true), created_, model_),
-                           UsageJson(TotalUsage())));
+                           UsageJson(TotalUsage(), cache_report_)));
   }
   sse_.Done();
 }
@@ -92,9 +102,9 @@ void OpenAiResponder::SendChunk(size_t index, std::string_view fields, std::stri
   std::string usage;
   if (continuous_usage_) {
     const Choice& choice = choices_[index];
-    usage =
-        fmt::format(R"(,"usage":{})",
-                    UsageJson({choice.prompt_tokens, choice.tokens, 0, ReasoningTokens(index)}));
+    usage = fmt::format(R"(,"usage":{})", UsageJson({choice.prompt_tokens, choice.tokens,
+                                                     choice.cached_tokens, ReasoningTokens(index)},
+                                                    cache_report_));
   } else if (include_usage_) {
     usage = R"(,"usage":null)";
   }
@@ -115,7 +125,7 @@ void OpenAiResponder::SendWhole() {
   writer_->Send(200, {{"Content-Type", "application/json"}},
                 fmt::format(R"({},"choices":[{}],"usage":{}}})",
                             ResponseHead(id_, ObjectName(false), created_, model_), list,
-                            UsageJson(TotalUsage())));
+                            UsageJson(TotalUsage(), cache_report_)));
 }
 
 Usage OpenAiResponder::TotalUsage() const {
@@ -137,6 +147,7 @@ Result<std::vector<ChoiceSpec>> MakeChoices(const CompletionParams& params, int6
   common.rid = params.rid;
   common.return_logprobs = params.logprobs;
   common.top_logprobs = params.top_logprobs;
+  if (params.prompt_logprobs) common.prompt_logprobs_from = 0;
   common.extra_key = params.extra_key;
   common.cache_salt = params.cache_salt;
   std::vector<ChoiceSpec> choices;
@@ -144,6 +155,7 @@ Result<std::vector<ChoiceSpec>> MakeChoices(const CompletionParams& params, int6
     TERN_RETURN_IF_ERROR(
         AppendChoices(std::move(prompt), params.n, params.text, common, context_length, &choices));
   }
+  TERN_RETURN_IF_ERROR(CheckPromptLogprobs(choices));
   return choices;
 }
 

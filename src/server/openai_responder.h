@@ -23,6 +23,7 @@ class OpenAiResponder : public GenerationListener {
                   std::string_view id_prefix, const std::vector<ChoiceSpec>& choices,
                   std::shared_ptr<ResponseWriter> writer);
 
+  void OnPromptLogprobs(size_t choice, const std::vector<PromptLogprob>& logprobs) override;
   void OnToken(size_t choice, const TokenEvent& token, std::string_view text) override;
   void OnEnd(size_t choice, std::string_view text, const ChoiceEnd& end) override;
 
@@ -38,10 +39,13 @@ class OpenAiResponder : public GenerationListener {
   virtual std::string WholeFields(size_t choice) const = 0;
   virtual std::string_view FinishReason(size_t choice, const ChoiceEnd& end) const;
   virtual int64_t ReasoningTokens(size_t /*choice*/) const { return 0; }
+  virtual void AddPromptLogprobs(size_t /*choice*/, const std::vector<PromptLogprob>& /*prompt*/) {}
   virtual void AddLogprob(size_t choice, const TokenEvent& token) = 0;
   // The choice's log probabilities since the last call, as a JSON object.
   virtual std::string TakeLogprobs(size_t choice) = 0;
 
+  // Adds the token's log probability, if there is one, to what the next chunk tells.
+  void TellLogprob(size_t choice, const TokenEvent& token);
   const Tokenizer& tokenizer() const { return *tokenizer_; }
   bool stream() const { return stream_; }
 
@@ -49,6 +53,7 @@ class OpenAiResponder : public GenerationListener {
   struct Choice {
     int64_t prompt_tokens = 0;
     int64_t tokens = 0;
+    int64_t cached_tokens = 0;
     int64_t untold_logprobs = 0;  // added, but not taken yet
     bool opened = false;
     ChoiceEnd end;
@@ -65,7 +70,7 @@ class OpenAiResponder : public GenerationListener {
   const std::shared_ptr<const Tokenizer> tokenizer_;
   const std::shared_ptr<ResponseWriter> writer_;
   SseStream sse_;
-  const bool stream_, include_usage_, continuous_usage_, logprobs_;
+  const bool stream_, include_usage_, continuous_usage_, logprobs_, cache_report_;
   const std::string id_, model_;
   const int64_t created_;
   const size_t choices_per_prompt_;
@@ -73,7 +78,7 @@ class OpenAiResponder : public GenerationListener {
   size_t ended_ = 0;
 };
 
-// n choices for each prompt, in order. Errors: those of ResolveMaxTokens.
+// n choices for each prompt, in order. Errors: those of ResolveMaxTokens and CheckPromptLogprobs.
 Result<std::vector<ChoiceSpec>> MakeChoices(const CompletionParams& params, int64_t context_length,
                                             std::vector<std::vector<int32_t>> prompts);
 

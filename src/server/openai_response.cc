@@ -2,8 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <iterator>
+#include <set>
 
 namespace tern {
 namespace {
@@ -31,12 +33,14 @@ void AppendItem(std::string* list, std::string_view item) {
 
 }  // namespace
 
-std::string UsageJson(const Usage& usage) {
+std::string UsageJson(const Usage& usage, bool cache_report) {
+  const std::string prompt_details =
+      cache_report ? fmt::format(R"({{"cached_tokens":{}}})", usage.cached_tokens) : "null";
   return fmt::format(R"({{"prompt_tokens":{},"total_tokens":{},"completion_tokens":{},)"
-                     R"("prompt_tokens_details":{{"cached_tokens":{}}},"reasoning_tokens":{},)"
+                     R"("prompt_tokens_details":{},"reasoning_tokens":{},)"
                      R"("completion_tokens_details":{{"reasoning_tokens":{}}}}})",
                      usage.prompt_tokens, usage.prompt_tokens + usage.completion_tokens,
-                     usage.completion_tokens, usage.cached_tokens, usage.reasoning_tokens,
+                     usage.completion_tokens, prompt_details, usage.reasoning_tokens,
                      usage.reasoning_tokens);
 }
 
@@ -69,18 +73,36 @@ std::string ChatLogprobJson(const Tokenizer& tokenizer, const TokenEvent& event)
 }
 
 void CompletionLogprobs::Add(const TokenEvent& event) {
-  const std::string_view bytes = tokenizer_->TokenBytes(event.token);
+  std::optional<float> logprob;
+  if (event.logprob) logprob = event.logprob->logprob;
+  AddItem(event.token, logprob, event.top_logprobs);
+}
+
+void CompletionLogprobs::AddPrompt(int32_t first_token,
+                                   const std::vector<PromptLogprob>& logprobs) {
+  AddItem(first_token, std::nullopt, {});
+  for (const PromptLogprob& item : logprobs) {
+    AddItem(item.token.token, item.token.logprob, item.top);
+  }
+}
+
+void CompletionLogprobs::AddItem(int32_t token, std::optional<float> logprob,
+                                 const std::vector<TokenLogprob>& tops) {
+  const std::string_view bytes = tokenizer_->TokenBytes(token);
   AppendItem(&offsets_, std::to_string(offset_));
   AppendItem(&tokens_, JsonQuote(bytes));
-  AppendItem(&logprobs_,
-             event.logprob ? fmt::format("{}", Finite(event.logprob->logprob)) : "null");
-  std::string tops;
-  for (const TokenLogprob& top : event.top_logprobs) {
-    AppendItem(&tops, fmt::format("{}:{}", JsonQuote(tokenizer_->TokenBytes(top.token)),
-                                  Finite(top.logprob)));
+  AppendItem(&logprobs_, logprob ? fmt::format("{}", Finite(*logprob)) : "null");
+  // Tokens that are parts of characters may read alike; the most likely one of them stands.
+  std::string list;
+  std::set<std::string> names;
+  for (const TokenLogprob& top : tops) {
+    const auto [name, is_new] = names.insert(JsonQuote(tokenizer_->TokenBytes(top.token)));
+    if (is_new) AppendItem(&list, fmt::format("{}:{}", *name, Finite(top.logprob)));
   }
-  AppendItem(&tops_, event.top_logprobs.empty() ? "null" : fmt::format("{{{}}}", tops));
-  offset_ += static_cast<int64_t>(bytes.size());
+  AppendItem(&tops_, tops.empty() ? "null" : fmt::format("{{{}}}", list));
+  offset_ += std::count_if(bytes.begin(), bytes.end(), [](char c) {
+    return (static_cast<unsigned char>(c) & 0xC0) != 0x80;  // begins a character
+  });
 }
 
 std::string CompletionLogprobs::Take() {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,7 +20,8 @@ struct Usage {
   int64_t prompt_tokens = 0, completion_tokens = 0, cached_tokens = 0;
   int64_t reasoning_tokens = 0;  // of the completion's
 };
-std::string UsageJson(const Usage& usage);
+// `cache_report`: with cached tokens; else prompt_tokens_details is null.
+std::string UsageJson(const Usage& usage, bool cache_report);
 
 // "stop", "length" or "abort".
 std::string_view FinishReasonName(ChoiceEnd::Reason reason);
@@ -35,10 +37,14 @@ class CompletionLogprobs {
  public:
   explicit CompletionLogprobs(const Tokenizer& tokenizer) : tokenizer_(&tokenizer) {}
   void Add(const TokenEvent& event);
-  // What was added since the last call; offsets go on.
+  // The prompt, echoed: its first token has no log probability. `logprobs`: of those behind it.
+  void AddPrompt(int32_t first_token, const std::vector<PromptLogprob>& logprobs);
+  // What was added since the last call; offsets, in characters of the text, go on.
   std::string Take();
 
  private:
+  void AddItem(int32_t token, std::optional<float> logprob, const std::vector<TokenLogprob>& tops);
+
   const Tokenizer* tokenizer_;
   int64_t offset_ = 0;
   std::string offsets_, logprobs_, tokens_, tops_;  // comma-separated

@@ -6,6 +6,8 @@
 #include <cmath>
 #include <limits>
 
+#include "server/errors.h"
+
 namespace tern {
 namespace {
 
@@ -14,33 +16,47 @@ constexpr size_t kMaxStopBytes = 4096;
 constexpr size_t kMaxStopTokens = 1024;
 constexpr size_t kMaxBiases = 1024;
 
-Status OutOfRange(std::string_view where, const char* key, std::string_view range) {
+Status WrongRange(std::string_view where, const char* key, std::string_view range) {
   return InvalidArgument(fmt::format("{}.{} must be {}", where, key, range));
 }
 
+// One string, or a list of them.
+Result<std::vector<std::string>> ParseStrings(const Json& object, const char* key,
+                                              std::string_view where) {
+  std::vector<std::string> strings;
+  const Json* given = JsonMember(object, key);
+  if (given == nullptr) return strings;
+  if (given->is_string()) return std::vector{given->get<std::string>()};
+  const Status wrong = WrongRange(where, key, "a string or a list of strings");
+  if (!given->is_array()) return wrong;
+  if (given->size() > kMaxStops) {
+    return WrongRange(where, key, fmt::format("at most {} strings", kMaxStops));
+  }
+  for (const Json& item : *given) {
+    if (!item.is_string()) return wrong;
+    strings.push_back(item.get<std::string>());
+  }
+  return strings;
+}
+
 Result<std::vector<std::string>> ParseStops(const Json& object, std::string_view where) {
-  std::vector<std::string> stops;
-  const Json* stop = JsonMember(object, "stop");
-  if (stop == nullptr) return stops;
-  if (stop->is_string()) {
-    stops.push_back(stop->get<std::string>());
-  } else if (stop->is_array()) {
-    for (const Json& item : *stop) {
-      if (!item.is_string()) return OutOfRange(where, "stop", "a string or a list of strings");
-      stops.push_back(item.get<std::string>());
-    }
-  } else {
-    return OutOfRange(where, "stop", "a string or a list of strings");
-  }
-  if (stops.size() > kMaxStops) {
-    return OutOfRange(where, "stop", fmt::format("at most {} strings", kMaxStops));
-  }
+  TERN_ASSIGN_OR_RETURN(std::vector<std::string> stops, ParseStrings(object, "stop", where));
   for (const std::string& text : stops) {
     if (text.empty() || text.size() > kMaxStopBytes) {
-      return OutOfRange(where, "stop", fmt::format("strings of 1 to {} bytes", kMaxStopBytes));
+      return WrongRange(where, "stop", fmt::format("strings of 1 to {} bytes", kMaxStopBytes));
     }
   }
   return stops;
+}
+
+Result<std::shared_ptr<const StopRegexes>> ParseStopRegexes(const Json& object,
+                                                            std::string_view where) {
+  TERN_ASSIGN_OR_RETURN(const std::vector<std::string> patterns,
+                        ParseStrings(object, "stop_regex", where));
+  if (patterns.empty()) return std::shared_ptr<const StopRegexes>();
+  Result<std::shared_ptr<const StopRegexes>> regexes = StopRegexes::Compile(patterns);
+  if (!regexes.ok()) return regexes.status().WithContext(where);
+  return regexes;
 }
 
 // Parameters that exist in OpenAI's or SGLang's API and that tern does not do: the value that asks
@@ -50,7 +66,7 @@ Status RefuseUnsupported(const Json& object, std::string_view where) {
     return InvalidArgument(fmt::format("{}.{} is not supported", where, key));
   };
   for (const char* key :
-       {"stop_regex", "json_schema", "regex", "ebnf", "structural_tag", "custom_logit_processor"}) {
+       {"json_schema", "regex", "ebnf", "structural_tag", "custom_logit_processor"}) {
     const Json* value = JsonMember(object, key);
     if (value != nullptr && !value->empty()) return refuse(key);
   }
@@ -70,15 +86,15 @@ Status RefuseUnsupported(const Json& object, std::string_view where) {
 Status ParsePenalties(const Json& object, std::string_view where, SamplingParams* s) {
   TERN_ASSIGN_OR_RETURN(s->presence_penalty, JsonDouble(object, "presence_penalty", 0, where));
   if (!(std::abs(s->presence_penalty) <= 2)) {
-    return OutOfRange(where, "presence_penalty", "from -2 to 2");
+    return WrongRange(where, "presence_penalty", "from -2 to 2");
   }
   TERN_ASSIGN_OR_RETURN(s->frequency_penalty, JsonDouble(object, "frequency_penalty", 0, where));
   if (!(std::abs(s->frequency_penalty) <= 2)) {
-    return OutOfRange(where, "frequency_penalty", "from -2 to 2");
+    return WrongRange(where, "frequency_penalty", "from -2 to 2");
   }
   TERN_ASSIGN_OR_RETURN(s->repetition_penalty, JsonDouble(object, "repetition_penalty", 1, where));
   if (!(s->repetition_penalty >= 1e-6 && s->repetition_penalty <= 2)) {
-    return OutOfRange(where, "repetition_penalty", "over 0 and at most 2");
+    return WrongRange(where, "repetition_penalty", "over 0 and at most 2");
   }
   return OkStatus();
 }
@@ -88,7 +104,7 @@ Status ParseLogitBias(const Json& object, std::string_view where, SamplingParams
   const Json* biases = JsonMember(object, "logit_bias");
   if (biases == nullptr) return OkStatus();
   if (!biases->is_object() || biases->size() > kMaxBiases) {
-    return OutOfRange(where, "logit_bias", fmt::format("an object of at most {} ids", kMaxBiases));
+    return WrongRange(where, "logit_bias", fmt::format("an object of at most {} ids", kMaxBiases));
   }
   for (const auto& [key, value] : biases->items()) {
     int32_t token = -1;
@@ -132,14 +148,14 @@ Result<TextParams> ParseTextParams(const Json& object, const SamplingDefaults& d
   TERN_ASSIGN_OR_RETURN(s.temperature,
                         JsonDouble(object, "temperature", defaults.temperature, where));
   if (!(s.temperature >= 0 && s.temperature <= 1e6)) {
-    return OutOfRange(where, "temperature", "0 or more");
+    return WrongRange(where, "temperature", "0 or more");
   }
   TERN_ASSIGN_OR_RETURN(s.top_p, JsonDouble(object, "top_p", defaults.top_p, where));
-  if (!(s.top_p > 0 && s.top_p <= 1)) return OutOfRange(where, "top_p", "over 0 and at most 1");
+  if (!(s.top_p > 0 && s.top_p <= 1)) return WrongRange(where, "top_p", "over 0 and at most 1");
   TERN_ASSIGN_OR_RETURN(s.min_p, JsonDouble(object, "min_p", defaults.min_p, where));
-  if (!(s.min_p >= 0 && s.min_p <= 1)) return OutOfRange(where, "min_p", "from 0 to 1");
+  if (!(s.min_p >= 0 && s.min_p <= 1)) return WrongRange(where, "min_p", "from 0 to 1");
   TERN_ASSIGN_OR_RETURN(s.top_k, JsonInt(object, "top_k", defaults.top_k, where));
-  if (s.top_k < -1) return OutOfRange(where, "top_k", "-1 (all) or positive");
+  if (s.top_k < -1) return WrongRange(where, "top_k", "-1 (all) or positive");
   for (const char* key : {"seed", "sampling_seed"}) {
     if (JsonMember(object, key) == nullptr) continue;
     TERN_ASSIGN_OR_RETURN(const int64_t seed, JsonInt(object, key, 0, where));
@@ -149,14 +165,15 @@ Result<TextParams> ParseTextParams(const Json& object, const SamplingDefaults& d
   TERN_RETURN_IF_ERROR(ParseLogitBias(object, where, &s));
   for (const char* key : {"min_tokens", "min_new_tokens"}) {
     TERN_ASSIGN_OR_RETURN(s.min_new_tokens, JsonInt(object, key, s.min_new_tokens, where));
-    if (s.min_new_tokens < 0) return OutOfRange(where, key, "0 or more");
+    if (s.min_new_tokens < 0) return WrongRange(where, key, "0 or more");
   }
   TERN_ASSIGN_OR_RETURN(p.stops, ParseStops(object, where));
+  TERN_ASSIGN_OR_RETURN(p.stop_regexes, ParseStopRegexes(object, where));
   if (const Json* ids = JsonMember(object, "stop_token_ids")) {
     TERN_ASSIGN_OR_RETURN(s.stop_token_ids,
                           ParseTokenIds(*ids, fmt::format("{}.stop_token_ids", where)));
     if (s.stop_token_ids.size() > kMaxStopTokens) {
-      return OutOfRange(where, "stop_token_ids", fmt::format("at most {} ids", kMaxStopTokens));
+      return WrongRange(where, "stop_token_ids", fmt::format("at most {} ids", kMaxStopTokens));
     }
   }
   TERN_ASSIGN_OR_RETURN(s.ignore_eos, JsonBool(object, "ignore_eos", false, where));
@@ -168,23 +185,23 @@ Result<TextParams> ParseTextParams(const Json& object, const SamplingDefaults& d
 
 Status ResolveMaxTokens(int64_t prompt_tokens, int64_t context_length, TextParams* params) {
   if (prompt_tokens == 0) return InvalidArgument("the prompt is empty");
-  // OpenAI's words: clients look for them.
-  if (prompt_tokens >= context_length) {
-    return InvalidArgument(fmt::format(
-        "This model's maximum context length is {} tokens. However, your messages resulted in {} "
-        "tokens, and an answer needs at least one. Please reduce the length of the messages.",
-        context_length, prompt_tokens));
+  const int64_t least = params->max_tokens == 0 ? 0 : 1;
+  if (prompt_tokens + least > context_length) {
+    return ContextOverflow(
+        context_length,
+        fmt::format("your messages resulted in {} tokens{}. Please reduce the length of the "
+                    "messages.",
+                    prompt_tokens, least > 0 ? ", and an answer needs at least one" : ""));
   }
   const int64_t room = context_length - prompt_tokens;
-  // A float64 sum, which can't overflow.
   if (params->max_tokens && *params->max_tokens > room) {
-    return InvalidArgument(fmt::format(
-        "This model's maximum context length is {} tokens. However, you requested {} tokens ({} in "
-        "the messages, {} in the completion). Please reduce the length of the messages or "
-        "completion.",
+    return ContextOverflow(
         context_length,
-        static_cast<double>(prompt_tokens) + static_cast<double>(*params->max_tokens),
-        prompt_tokens, *params->max_tokens));
+        fmt::format("you requested {} tokens ({} in the messages, {} in the completion). Please "
+                    "reduce the length of the messages or completion.",
+                    // A float64 sum, which can't overflow.
+                    static_cast<double>(prompt_tokens) + static_cast<double>(*params->max_tokens),
+                    prompt_tokens, *params->max_tokens));
   }
   params->sampling.max_new_tokens = params->max_tokens.value_or(room);
   if (params->sampling.min_new_tokens > params->sampling.max_new_tokens) {
