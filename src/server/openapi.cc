@@ -57,7 +57,8 @@ Json ResponsesOf(const Json& operation, bool open) {
 Json OperationOf(const std::string& name, const Json& declared, bool open) {
   Json operation = {{"operationId", name}, {"summary", declared["summary"]}};
   Json parameters = Json::array();
-  for (const auto& [parameter, description] : declared.value("query", Json::object()).items()) {
+  const Json query = declared.value("query", Json::object());
+  for (const auto& [parameter, description] : query.items()) {
     parameters.push_back({{"name", parameter},
                           {"in", "query"},
                           {"schema", {{"type", "string"}}},
