@@ -175,15 +175,15 @@ void EngineCore::EndTampered() {
   bool found = false;
   for (size_t i = 0; i < entries.size();) {
     const Sequence& sequence = *entries[i].sequence;
-    const int64_t page = kv_->FindMismatch(sequence.lease);
-    if (page < 0) {
+    const auto violation = kv_->FindMismatch(sequence.lease, clock_.NowUs());
+    if (!violation) {
       ++i;
       continue;
     }
-    const uint32_t number = static_cast<uint32_t>(sequence.lease.expected()[size_t(page)].id);
+    const uint32_t number = static_cast<uint32_t>(violation->page);
     TERN_LOG(kWarning, "request {}: KV page {} is not the one it acquired; quarantined",
              sequence.id, number);
-    kv_->QuarantinePage(sequence.lease, page);
+    kv_->QuarantinePage(violation->page);
     const RequestId id = sequence.id;
     entries.erase(entries.begin() + static_cast<long>(i));
     EndWithError(id, DataLoss(fmt::format("KV page {} failed its tag check", number)));
@@ -216,7 +216,8 @@ Status EngineCore::Forward() {
   }
   for (const BatchEntry& entry : batch_.entries()) {
     const int64_t first = entry.sequence->computed;
-    kv_->NoteWritten(entry.sequence->lease, first, first + entry.rows);
+    Sequence& sequence = *entry.sequence;
+    kv_->NoteWritten(sequence.space, sequence.tokens, first, first + entry.rows, &sequence.lease);
   }
   return OkStatus();
 }
