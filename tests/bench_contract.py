@@ -26,11 +26,11 @@ def failure(*args, says):
     assert code == 1 and out == "" and says in err and err.count("\n") <= 2, (args, code, out, err)
 
 
-for part in ("limits", "model", "kernels", "serve", "compare"):
+for part in ("limits", "model", "kernels", "serve", "compare", "integrity"):
     code, out, _ = run(part, "--help")
     assert code == 0 and "--json" in out and "--plot" in out, part
 code, out, _ = run("--help")
-assert code == 0 and all(part in out for part in ("limits", "model", "kernels", "serve", "compare"))
+assert code == 0 and all(part in out for part in ("limits", "model", "kernels", "serve", "compare", "integrity"))
 usage_error(says="Usage")
 usage_error("nothing", says="there is no part 'nothing'")
 
@@ -75,6 +75,18 @@ with tempfile.TemporaryDirectory() as folder:
     usage_error("compare", "--figure", "a", "--", "true", ":::", "true", says="NAME=A=>B")
     usage_error("compare", "--figure", "a=(", "--", "true", ":::", "true", says="regular expression")
     usage_error("compare", "--figure", "a=b", "--", "true", says="two commands")
+    # Every mode works the same requests; only those with checks have a share.
+    code, out, err = run("integrity", *TINY, "--batch", "4", "--prefix-tokens", "24", "--own-tokens", "5", "--answer-tokens", "8",
+                         "--slices", "3", "--slice-steps", "12", "--page-size", "8", "--json", str(folder / "i.json"),
+                         "--plot", str(folder / "i.svg"))
+    assert code == 0 and "sealed" in out, (out, err)
+    modes = {r["mode"]: r for r in json.loads((folder / "i.json").read_text())["results"]}
+    assert list(modes) == ["off", "tags", "sealed"]
+    assert modes["off"]["sealed_rows_per_step"] == 0 and modes["tags"]["sealed_rows_per_step"] == 0
+    assert modes["sealed"]["sealed_rows_per_step"] >= 4 and 0 < modes["sealed"]["share_of_step_time"] < 1
+    xml.dom.minidom.parse(str(folder / "i.svg"))
+    failure("integrity", says="--model-path is required")
+
     usage_error("serve", says="--url")
     failure("compare", "--figure", "a=b", "--", "false", ":::", "true", says="false: exit code 1")
     failure("model", *TINY, "--prefill", "12x", says="12x")

@@ -30,6 +30,7 @@ constexpr Part kParts[] = {
     {"limits", "memory bandwidth and peak arithmetic of this machine", BenchLimitsCommand},
     {"kernels", "single operations at shapes that models have", BenchKernelsCommand},
     {"serve", "load on a server: latencies, throughput, goodput", BenchServeCommand},
+    {"integrity", "what the checks of KV pages cost", BenchIntegrityCommand},
     {"model", "prefill and decode of a model, as shares of the limits", BenchModelCommand},
 };
 

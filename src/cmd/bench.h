@@ -13,6 +13,7 @@
 namespace tern {
 
 int BenchCompareCommand(const std::vector<std::string>& args);
+int BenchIntegrityCommand(const std::vector<std::string>& args);
 int BenchKernelsCommand(const std::vector<std::string>& args);
 int BenchLimitsCommand(const std::vector<std::string>& args);
 int BenchModelCommand(const std::vector<std::string>& args);

@@ -127,6 +127,32 @@ void DeclareModelOptions(OptionTable& table, ModelOptions& o) {
            "layers whose keys and values stay in BF16, such as 0,60")
       .Group("Memory and speed");
   table
+      .Add("--kv-integrity", &o.kv_integrity, "MODE",
+           "what is checked of KV pages: nothing, whose they are (tags), or their bytes too "
+           "(sealed)")
+      .Choices({"off", "tags", "sealed"})
+      .Group("KV integrity");
+  table
+      .Add("--kv-integrity-action", &o.kv_integrity_action, "ACTION",
+           "what becomes of requests that hold a page that failed: an error, or computed anew")
+      .Choices({"abort", "recompute"})
+      .Group("KV integrity");
+  table
+      .Add("--kv-quarantine-limit", &o.engine.integrity.quarantine_limit, "N",
+           "pages that failed, with more of which /health answers 503; /flush_cache frees them")
+      .Range(0, kMaxCount)
+      .Group("KV integrity");
+  table
+      .Add("--kv-sweep-idle-fraction", &o.engine.integrity.sweep_idle_fraction, "F",
+           "share of one core for verifying sealed pages while there are no requests")
+      .Range(0, 1)
+      .Group("KV integrity");
+  table
+      .Add("--enable-deterministic-inference", &o.engine.deterministic_inference, "",
+           "latent attention: one form for all rows, so that answers are reused bit for bit, as "
+           "prompts are; prompts take longer")
+      .Group("Memory and speed");
+  table
       .Add("--activation-dtype", &o.activation_dtype, "FORMAT",
            "what 4-bit weights are multiplied by; auto: BF16 or float32, whichever the processor "
            "multiplies; int8: integers with a scale for each 32")
@@ -194,6 +220,12 @@ Status Serving::Listen(const std::string& host, int port) {
 Status Serving::Load() {
   if (options_.model_path.empty()) return InvalidArgument("--model-path is required");
   TERN_ASSIGN_OR_RETURN(options_.engine.kv_bf16_layers, ParseKvBf16Layers(options_.kv_bf16_layers));
+  options_.engine.integrity.mode = options_.kv_integrity == "off"    ? KvIntegrity::kOff
+                                   : options_.kv_integrity == "tags" ? KvIntegrity::kTags
+                                                                     : KvIntegrity::kSealed;
+  options_.engine.integrity.action = options_.kv_integrity_action == "abort"
+                                         ? IntegrityAction::kAbort
+                                         : IntegrityAction::kRecompute;
   options_.engine.random_seed = static_cast<uint64_t>(options_.random_seed);
   const int64_t start_us = SystemClock().NowUs();
   ServedModel served;

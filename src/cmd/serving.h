@@ -31,6 +31,8 @@ struct ModelOptions {
   std::string kv_cache_dtype = "auto";
   std::string kv_bf16_layers;
   std::string activation_dtype = "auto";
+  std::string kv_integrity = "tags";
+  std::string kv_integrity_action = "abort";
   std::string sampling_defaults = "model";
   int64_t threads = 0;  // 0: all that this process may use
   EngineOptions engine;

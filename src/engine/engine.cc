@@ -36,8 +36,10 @@ Result<std::unique_ptr<Engine>> Engine::Start(Model& model, Ops& ops, EngineOpti
   TERN_ASSIGN_OR_RETURN(
       std::unique_ptr<EngineCore> core,
       EngineCore::Create(model, ops.pool(), options, plan, RandomSeed(), clock, metrics.get()));
+  const bool sealed = options.integrity.mode == KvIntegrity::kSealed;
   return std::unique_ptr<Engine>(std::make_unique<EngineThread>(
-      std::move(core), std::move(metrics), clock, options.max_queued_requests));
+      std::move(core), std::move(metrics), clock, options.max_queued_requests,
+      sealed ? options.integrity.sweep_idle_fraction : 0));
 }
 
 }  // namespace tern

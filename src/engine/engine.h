@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/metrics.h"
 #include "base/result.h"
+#include "engine/integrity.h"
 #include "engine/memory_plan.h"
 #include "engine/request.h"
 #include "kernels/ops.h"
@@ -29,7 +30,12 @@ struct EngineOptions {
   int64_t chunked_prefill_size = 512;  // token budget of a step, decode rows counted first
   int64_t context_length = 0;          // 0: the model's
   bool disable_radix_cache = false;
-  uint64_t random_seed = 0;  // for requests without a seed; 0: from the system
+  // One form for all rows of latent attention, so that answers may be reused as prompts are, bit
+  // for bit; prompts cost more. Grouped-query attention has one form anyway.
+  bool deterministic_inference = false;
+  IntegrityOptions integrity;
+  int64_t kv_verify_interval_us = 1'000'000;  // KvCache::Options::verify_interval_us
+  uint64_t random_seed = 0;                   // for requests without a seed; 0: from the system
 };
 
 // What PlanMemory gets for an engine on a machine that has `available_bytes` before the weights are
@@ -51,6 +57,7 @@ struct EngineStats {
   int64_t generated_tokens = 0;       // of requests that have ended; discarded ones don't count
   double generated_tokens_per_s = 0;  // over the last second of work
   uint64_t weight_bytes = 0, kv_bytes = 0;
+  IntegrityStats integrity;
 };
 
 class Engine {

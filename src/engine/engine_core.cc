@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/hash.h"
 #include "base/log.h"
 #include "base/rng.h"
 #include "base/trace.h"
@@ -16,12 +17,19 @@ namespace {
 
 constexpr int64_t kMaxTopLogprobs = 20;
 constexpr size_t kMaxLogprobTokenIds = 256;
+constexpr int64_t kMaxHeals = 8;  // without a new token
 
 // Grouped-query attention computes prompt and generated rows alike; MLA does not.
 bool HasOneRowForm(const ModelInfo& info) {
   return std::all_of(info.kv_layers.begin(), info.kv_layers.end(), [](const KvLayerSpec& layer) {
     return layer.kind == KvLayerSpec::Kind::kGqa;
   });
+}
+
+// What a page's chain begins with: rows of another model or format are no prefix.
+uint64_t ModelId(const ModelInfo& info, KvFormat format) {
+  return Hash64(fmt::format("{} {} {} {} {}", info.architecture, info.model_type, info.vocab_size,
+                            info.kv_layers.size(), KvFormatName(format)));
 }
 
 }  // namespace
@@ -34,8 +42,14 @@ Result<std::unique_ptr<EngineCore>> EngineCore::Create(Model& model, ThreadPool&
   TERN_ASSIGN_OR_RETURN(PageFormat format,
                         PageFormat::Make(info.kv_layers, options.kv_format, options.page_tokens,
                                          options.kv_bf16_layers));
-  const KvCache::Options kv_options = {.reuse_prefixes = !options.disable_radix_cache,
-                                       .reuse_decode_rows = HasOneRowForm(info)};
+  const KvCache::Options kv_options = {
+      .reuse_prefixes = !options.disable_radix_cache,
+      .reuse_decode_rows = HasOneRowForm(info) || options.deterministic_inference,
+      .integrity = options.integrity.mode,
+      .model_id = ModelId(info, format.format()),
+      .verify_interval_us = options.kv_verify_interval_us,
+      .threads = &pool,
+      .clock = &clock};
   TERN_ASSIGN_OR_RETURN(std::unique_ptr<KvCache> kv,
                         KvCache::Create(std::move(format), plan.pages, boot_nonce, kv_options));
   const uint64_t seed = options.random_seed != 0 ? options.random_seed : RandomSeed();
@@ -55,13 +69,18 @@ EngineCore::EngineCore(Model& model, ThreadPool& pool, const EngineOptions& opti
       metrics_(metrics),
       plan_(plan),
       random_seed_(random_seed),
+      integrity_action_(options.integrity.action),
       max_sequence_tokens_(std::min(plan.context_length, plan.total_tokens)),
       kv_(std::move(kv)),
       scheduler_({.max_running_requests = options.max_running_requests,
                   .chunk_tokens = options.chunked_prefill_size},
                  *kv_),
-      logits_(static_cast<size_t>(options.max_running_requests + kPromptLogitRows) *
-              static_cast<size_t>(model.info().vocab_size) * sizeof(float)) {}
+      guard_(options.integrity, *kv_, scheduler_.queues(), clock,
+             /*verify_all=*/options.kv_verify_interval_us == 0),
+      logits_(static_cast<size_t>(options.max_running_requests + kPromptLogitRows + kRederiveRows) *
+              static_cast<size_t>(model.info().vocab_size) * sizeof(float)) {
+  batch_.set_one_row_form(options.deterministic_inference);
+}
 
 Status EngineCore::Validate(const GenerateRequest& request) const {
   TERN_RETURN_IF_ERROR(ValidateSampling(request.sampling));
@@ -139,13 +158,15 @@ bool EngineCore::Step() {
     return true;
   }
   NoteAdmissions();
-  EndTampered();
+  Dismiss(guard_.BeforePass(batch_));
   if (batch_.empty()) return true;
   if (const Status status = Forward(); !status.ok()) {
-    for (const BatchEntry& entry : batch_.entries()) EndWithError(entry.sequence->id, status);
+    EndFailed(status);
     return true;
   }
+  Dismiss(guard_.AfterPass(batch_));
   GatherPromptLogprobs(batch_, logits_.as<float>(), model_.info().vocab_size, pool_);
+  Rederive();
   Deliver(Sample());
 
   // The rate over the last second of work: idle time between steps does not count.
@@ -154,6 +175,8 @@ bool EngineCore::Step() {
   if (totals_.prefill_tokens > prefill_before) totals_.prefill_busy_us += step_us;
   window_us_ += step_us;
   window_tokens_ += sampled_tokens_ - sampled_before;
+  batch_.Clear();  // some of its sequences have ended
+  Dismiss(guard_.AfterStep(clock_.NowUs() - start_us));
   return true;
 }
 
@@ -168,35 +191,54 @@ void EngineCore::NoteAdmissions() {
   }
 }
 
-// Every page that the batch will read or write must be the one its sequence acquired. A page that
-// is not ends all sequences that hold it and leaves the others alone.
-void EngineCore::EndTampered() {
-  std::vector<BatchEntry>& entries = batch_.entries();
-  bool found = false;
-  for (size_t i = 0; i < entries.size();) {
-    const Sequence& sequence = *entries[i].sequence;
-    const auto violation = kv_->FindMismatch(sequence.lease, clock_.NowUs());
-    if (!violation) {
-      ++i;
+void EngineCore::Dismiss(std::span<const IntegrityVictim> victims) {
+  // A page of nobody may have failed: the pool is smaller all the same.
+  if (victims.empty() && kv_->quarantined_pages() == 0) return;
+  int64_t ended = 0;
+  for (const IntegrityVictim& victim : victims) {
+    std::erase_if(batch_.entries(),
+                  [&](const BatchEntry& entry) { return entry.sequence->id == victim.id; });
+    const char* check = KvViolationName(victim.violation.kind);
+    const auto page = static_cast<uint32_t>(victim.violation.page);
+    if (integrity_action_ == IntegrityAction::kRecompute && Heal(victim.id)) {
+      TERN_LOG(kWarning, "request {}: KV page {} failed its {} check; computed anew", victim.id,
+               page, check);
       continue;
     }
-    const uint32_t number = static_cast<uint32_t>(violation->page);
-    TERN_LOG(kWarning, "request {}: KV page {} is not the one it acquired; quarantined",
-             sequence.id, number);
-    kv_->QuarantinePage(violation->page);
-    const RequestId id = sequence.id;
-    entries.erase(entries.begin() + static_cast<long>(i));
-    EndWithError(id, DataLoss(fmt::format("KV page {} failed its tag check", number)));
-    found = true;
-    i = 0;  // the page may be shared with an entry that has passed
+    TERN_LOG(kWarning, "request {}: KV page {} failed its {} check", victim.id, page, check);
+    EndWithError(victim.id, DataLoss(fmt::format("KV page {} failed its {} check", page, check)));
+    ++ended;
   }
-  if (!found) return;
+  if (ended > 0) guard_.NoteEnded(ended);
   FitToUsablePages();
-  std::erase_if(entries, [this](const BatchEntry& entry) {
+  std::erase_if(batch_.entries(), [this](const BatchEntry& entry) {
     const auto& running = queues().running;
     return std::none_of(running.begin(), running.end(),
                         [&](const auto& live) { return live.get() == entry.sequence; });
   });
+}
+
+bool EngineCore::Heal(RequestId id) {
+  Sequence* const sequence = scheduler_.Find(id);
+  if (sequence->heals >= kMaxHeals) return false;
+  const bool restarts = sequence->mask == nullptr || sequence->mask->Restarted() != nullptr;
+  if (sequence->generated() > 0 && !restarts) return false;
+  if (scheduler_.Retract(id) == nullptr) return false;
+  ++sequence->heals;
+  sequence->rederive_end = sequence->generated() > 0 ? sequence->size() : 0;
+  guard_.NoteHealed();
+  return true;
+}
+
+void EngineCore::EndFailed(const Status& status) {
+  for (const BatchEntry& entry : batch_.entries()) {
+    Sequence& sequence = *entry.sequence;
+    if (kv_->faults().commit_failed_pass) {
+      kv_->Commit(sequence.space, sequence.tokens, sequence.computed + entry.rows,
+                  sequence.prompt_tokens, &sequence.lease);
+    }
+    EndWithError(sequence.id, status);
+  }
 }
 
 // With nothing running, the oldest request fits by construction. When it does not, pages have been
@@ -204,6 +246,9 @@ void EngineCore::EndTampered() {
 void EngineCore::EndStuck() {
   totals_.retractions += batch_.retracted();
   if (!queues().running.empty() || batch_.retracted() > 0) return;
+  const size_t waiting = queues().waiting.size();
+  FitToUsablePages();
+  if (queues().waiting.size() != waiting) return;
   EndWithError(queues().waiting.front()->id, Internal("the KV cache has lost pages"));
 }
 
@@ -214,12 +259,73 @@ Status EngineCore::Forward() {
   } catch (const std::bad_alloc&) {
     return ResourceExhausted("out of memory in the forward pass");
   }
-  for (const BatchEntry& entry : batch_.entries()) {
-    const int64_t first = entry.sequence->computed;
-    Sequence& sequence = *entry.sequence;
-    kv_->NoteWritten(sequence.space, sequence.tokens, first, first + entry.rows, &sequence.lease);
-  }
   return OkStatus();
+}
+
+// For the token at `position`, from a row of the logits. Banned tokens and a mask come on top.
+SampleRequest EngineCore::RequestFor(const Sequence& sequence, int64_t position,
+                                     int64_t logit_row) const {
+  const auto vocab = static_cast<size_t>(model_.info().vocab_size);
+  return {.logits = {logits_.as<float>() + static_cast<size_t>(logit_row) * vocab, vocab},
+          .params = &sequence.sampling,
+          .seed = sequence.seed,
+          .position = position,
+          .tokens = std::span(sequence.tokens).first(static_cast<size_t>(position)),
+          .prompt_tokens = sequence.prompt_tokens};
+}
+
+void EngineCore::Rederive() {
+  std::vector<RequestId> changed;
+  for (const BatchEntry& entry : batch_.entries()) {
+    Sequence& sequence = *entry.sequence;
+    if (sequence.rederive_end == 0) continue;
+    const int64_t end = sequence.computed + entry.rows;
+    const int64_t first = sequence.RederiveRows(sequence.computed, end).first;
+    if (sequence.mask != nullptr && first + 1 == sequence.prompt_tokens) {
+      sequence.rederive_mask = sequence.mask->Restarted();
+    }
+    for (int64_t i = 0; i < entry.rederive_rows; ++i) {
+      const int64_t position = first + i + 1;
+      SampleRequest request =
+          RequestFor(sequence, position, entry.first_logit_row + entry.prompt_logit_rows + i);
+      std::vector<int32_t> banned;
+      if (position - sequence.prompt_tokens < sequence.sampling.min_new_tokens) {
+        banned = StopTokensOf(sequence);
+      }
+      request.banned = banned;
+      std::vector<uint32_t> allowed;
+      if (sequence.rederive_mask != nullptr) {
+        allowed.resize((request.logits.size() + 31) / 32);
+        sequence.rederive_mask->Fill(allowed);
+        request.allowed = allowed;
+      }
+      const Result<SampledToken> token = SampleToken(request);
+      const int32_t sent = sequence.tokens[static_cast<size_t>(position)];
+      if (!token.ok() || token->token != sent) {
+        changed.push_back(sequence.id);
+        break;
+      }
+      if (sequence.rederive_mask != nullptr) sequence.rederive_mask->Accept(sent);
+    }
+    if (end >= sequence.rederive_end) {
+      sequence.rederive_end = 0;
+      sequence.rederive_mask = nullptr;
+    }
+  }
+  for (const RequestId id : changed) {
+    std::erase_if(batch_.entries(),
+                  [id](const BatchEntry& entry) { return entry.sequence->id == id; });
+    EndWithError(id, DataLoss("computed anew after a KV page failed, it differs from what was "
+                              "sent already"));
+  }
+  if (!changed.empty()) guard_.NoteEnded(static_cast<int64_t>(changed.size()));
+}
+
+std::vector<int32_t> EngineCore::StopTokensOf(const Sequence& sequence) const {
+  std::vector<int32_t> tokens = sequence.sampling.stop_token_ids;
+  const std::vector<int32_t>& eos = model_.info().eos_token_ids;
+  if (!sequence.sampling.ignore_eos) tokens.insert(tokens.end(), eos.begin(), eos.end());
+  return tokens;
 }
 
 // One result for each entry that samples, in order. Rows of logits are independent: they share the
@@ -235,21 +341,14 @@ std::vector<Result<SampledToken>> EngineCore::Sample() {
   for (const BatchEntry& entry : batch_.entries()) {
     if (!entry.samples()) continue;
     const Sequence& sequence = *entry.sequence;
-    const auto row = static_cast<size_t>(entry.first_logit_row + entry.prompt_logit_rows);
-    SampleRequest request = {.logits = {logits_.as<float>() + row * vocab, vocab},
-                             .params = &sequence.sampling,
-                             .seed = sequence.seed,
-                             .position = sequence.size(),
-                             .tokens = sequence.tokens,
-                             .prompt_tokens = sequence.prompt_tokens,
-                             .return_logprob = sequence.return_logprobs,
-                             .top_logprobs = sequence.top_logprobs,
-                             .logprob_token_ids = sequence.logprob_token_ids};
+    SampleRequest request =
+        RequestFor(sequence, sequence.size(),
+                   entry.first_logit_row + entry.prompt_logit_rows + entry.rederive_rows);
+    request.return_logprob = sequence.return_logprobs;
+    request.top_logprobs = sequence.top_logprobs;
+    request.logprob_token_ids = sequence.logprob_token_ids;
     if (sequence.generated() < sequence.sampling.min_new_tokens) {
-      std::vector<int32_t>& banned = bans.emplace_back(sequence.sampling.stop_token_ids);
-      const std::vector<int32_t>& eos = model_.info().eos_token_ids;
-      if (!sequence.sampling.ignore_eos) banned.insert(banned.end(), eos.begin(), eos.end());
-      request.banned = banned;
+      request.banned = bans.emplace_back(StopTokensOf(sequence));
     }
     if (sequence.mask != nullptr) {
       request.allowed = masks.emplace_back((vocab + 31) / 32, 0u);
@@ -326,6 +425,7 @@ void EngineCore::DeliverToken(Sequence& sequence, const Result<SampledToken>& sa
     if (sequence.return_logprobs) finish.matched_logprobs = std::move(event);
     return End(sequence.id, std::move(finish));
   }
+  sequence.heals = 0;
   sequence.tokens.push_back(token);
   sequence.sink->OnToken(std::move(event));
   if (sequence.size() >= sequence.max_tokens) {
@@ -382,6 +482,7 @@ void EngineCore::End(RequestId id, FinishEvent event) {
       TERN_LOG(kWarning, "request {}: no memory to cache its pages", id);
     }
   }
+  if (finished) guard_.NoteFinished(*sequence);
   kv_->Release(&sequence->lease);
   event.prompt_tokens = sequence->prompt_tokens;
   event.cached_tokens = std::max<int64_t>(sequence->cached_tokens, 0);
@@ -419,6 +520,7 @@ void EngineCore::FitToUsablePages() {
 bool EngineCore::FlushCache() {
   if (!idle()) return false;
   kv_->Flush();
+  kv_->ReadmitQuarantined();  // no request lives: nobody is left who could write to one
   return true;
 }
 
@@ -439,6 +541,7 @@ EngineStats EngineCore::Stats() const {
   stats.generated_tokens_per_s =
       window_us_ > 0 ? static_cast<double>(window_tokens_) * 1e6 / static_cast<double>(window_us_)
                      : 0;
+  stats.integrity = guard_.Stats();
   stats.weight_bytes = plan_.weight_bytes;
   stats.kv_bytes = plan_.kv_bytes;
   return stats;

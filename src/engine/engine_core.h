@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,7 @@
 #include "engine/batch.h"
 #include "engine/engine.h"
 #include "engine/engine_metrics.h"
+#include "engine/integrity_guard.h"
 #include "engine/memory_plan.h"
 #include "engine/sampler.h"
 #include "engine/scheduler.h"
@@ -46,6 +48,9 @@ class EngineCore {
 
   // Computes one batch. False when there was nothing to do.
   bool Step();
+  // For times without requests: verifies cached pages for at most `budget_us`. False when there is
+  // none to verify now.
+  bool SweepIdle(int64_t budget_us) { return guard_.SweepIdle(budget_us); }
 
   bool idle() const { return scheduler_.queues().empty(); }
   EngineStats Stats() const;
@@ -65,14 +70,25 @@ class EngineCore {
   // Step's parts, in order.
   void EndStuck();
   void NoteAdmissions();
-  void EndTampered();
+  // Ends these requests, or has them computed anew, and takes them out of the batch.
+  void Dismiss(std::span<const IntegrityVictim> victims);
+  // Puts it back to wait, to be computed anew from its known tokens. False when that can't be: it
+  // has been tried too often without a new token, or its mask can't start again.
+  bool Heal(RequestId id);
   Status Forward();
+  // The pass failed: all requests of the batch end.
+  void EndFailed(const Status& status);
+  SampleRequest RequestFor(const Sequence& sequence, int64_t position, int64_t logit_row) const;
+  // Derives tokens again that were sent before a page failed. Who gets another one ends: what was
+  // sent can't be taken back.
+  void Rederive();
   std::vector<Result<SampledToken>> Sample();
   void Deliver(std::vector<Result<SampledToken>> sampled);
   // Once the prompt is computed. False when they failed and the sequence has ended.
   bool DeliverPromptLogprobs(Sequence& sequence);
   void DeliverToken(Sequence& sequence, const Result<SampledToken>& sampled);
 
+  std::vector<int32_t> StopTokensOf(const Sequence& sequence) const;
   bool IsStopToken(const Sequence& sequence, int32_t token) const;
   // Takes the sequence out, offers its rows to the prefix cache unless it failed, gives its pages
   // back, and only then tells the sink.
@@ -88,14 +104,16 @@ class EngineCore {
   EngineMetrics* const metrics_;
   const MemoryPlan plan_;
   const uint64_t random_seed_;
+  const IntegrityAction integrity_action_;
   const int64_t max_sequence_tokens_;  // min(context, KV capacity)
 
   const std::unique_ptr<KvCache> kv_;
   Scheduler scheduler_;
+  IntegrityGuard guard_;
   Batch batch_;
-  Buffer logits_;                              // [max_running_requests, vocab] float32
-  EngineStats totals_;                         // the counters of Stats()
-  int64_t sampled_tokens_ = 0;                 // later discarded ones included
+  Buffer logits_;               // [max_running_requests + kRederiveRows, vocab] float32
+  EngineStats totals_;          // the counters of Stats()
+  int64_t sampled_tokens_ = 0;  // later discarded ones included
   int64_t window_us_ = 0, window_tokens_ = 0;  // for generated_tokens_per_s
 };
 

@@ -14,6 +14,15 @@ std::vector<double> Tokens() {
   for (double n = 1; n <= 1 << 18; n *= 2) bounds.push_back(n);
   return bounds;
 }
+std::array<Counter*, kKvViolationKinds> ViolationCounters(MetricRegistry& registry) {
+  std::array<Counter*, kKvViolationKinds> counters;
+  for (int i = 0; i < kKvViolationKinds; ++i) {
+    counters[size_t(i)] =
+        &registry.AddCounter("tern:kv_integrity_violations_total", "Failed checks of KV pages.",
+                             {{"class", KvViolationName(static_cast<KvViolationKind>(i))}});
+  }
+  return counters;
+}
 double ToSeconds(int64_t us) { return static_cast<double>(us) * 1e-6; }
 double Share(int64_t part, int64_t whole) {
   return whole > 0 ? static_cast<double>(part) / static_cast<double>(whole) : 0;
@@ -23,6 +32,21 @@ double Share(int64_t part, int64_t whole) {
 
 EngineMetrics::EngineMetrics(MetricRegistry& r)
     : registry_(r),
+      violations_(ViolationCounters(r)),
+      ended_(r.AddCounter("tern:kv_integrity_ended_requests_total",
+                          "Requests that a failed KV page ended.")),
+      healed_(r.AddCounter("tern:kv_integrity_healed_total",
+                           "Requests computed anew after a KV page failed.")),
+      exposed_(r.AddCounter("tern:kv_integrity_exposed_requests_total",
+                            "Requests that had finished when a page that they held failed.")),
+      verified_(r.AddCounter("tern:kv_integrity_verified_pages_total",
+                             "KV pages verified by their seals when they were reused.")),
+      swept_(r.AddCounter("tern:kv_integrity_swept_pages_total",
+                          "KV pages verified by their seals in the sweep.")),
+      sealed_(r.AddCounter("tern:kv_integrity_sealed_rows_total", "KV rows sealed.")),
+      quarantined_(r.AddGauge("tern:kv_quarantined_pages", "KV pages taken out of use.")),
+      integrity_share_(r.AddGauge("tern:kv_integrity_time_share",
+                                  "Share of the time of steps that KV integrity took, 0..1.")),
       running_(r.AddGauge("sglang:num_running_reqs", "Requests that hold KV pages.")),
       queued_(r.AddGauge("sglang:num_queue_reqs", "Requests that wait for pages.")),
       used_(r.AddGauge("sglang:num_used_tokens", "KV tokens held by running requests.")),
@@ -81,6 +105,19 @@ void EngineMetrics::Publish(const EngineStats& stats, int64_t evicted_tokens) {
   aborted_.Add(double(stats.aborted_requests - last_.aborted_requests));
   retracted_.Add(double(stats.retractions - last_.retractions));
   evicted_.Add(double(evicted_tokens - last_evicted_));
+
+  const IntegrityStats &now = stats.integrity, &then = last_.integrity;
+  for (size_t i = 0; i < violations_.size(); ++i) {
+    violations_[i]->Add(double(now.violations[i] - then.violations[i]));
+  }
+  ended_.Add(double(now.ended_requests - then.ended_requests));
+  healed_.Add(double(now.healed_requests - then.healed_requests));
+  exposed_.Add(double(now.exposed_requests - then.exposed_requests));
+  verified_.Add(double(now.verified_pages - then.verified_pages));
+  swept_.Add(double(now.swept_pages - then.swept_pages));
+  sealed_.Add(double(now.sealed_rows - then.sealed_rows));
+  quarantined_.Set(double(now.quarantined_pages));
+  integrity_share_.Set(Share(now.check_us, now.step_us));
   last_ = stats;
   last_evicted_ = evicted_tokens;
 }

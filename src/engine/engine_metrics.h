@@ -2,6 +2,7 @@
 // Thread: the engine thread.
 #pragma once
 
+#include <array>
 #include <cstdint>
 
 #include "base/metrics.h"
@@ -31,6 +32,11 @@ class EngineMetrics {
   int64_t last_evicted_ = 0;
 
   Gauge &running_, &queued_, &used_, &usage_, &available_, &evictable_, &hit_rate_, &throughput_;
+  // Of KV integrity.
+  std::array<Counter*, kKvViolationKinds> violations_;
+  Counter &ended_, &healed_, &exposed_, &verified_, &swept_, &sealed_;
+  Gauge &quarantined_, &integrity_share_;
+
   Counter &prompt_, &generated_, &cached_, &requests_, &aborted_, &retracted_, &evicted_;
   Histogram &queue_time_, &first_token_, &token_gap_, &e2e_, &prompt_sizes_, &generated_sizes_;
 };

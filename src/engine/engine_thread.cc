@@ -11,14 +11,19 @@
 namespace tern {
 namespace {
 constexpr int64_t kCheckIntervalUs = 1'000'000;
+// An idle engine sweeps a little this often; when all pages have been seen, it waits longer.
+constexpr int64_t kSweepIntervalUs = 20'000;
+constexpr int64_t kSweptIntervalUs = 1'000'000;
 }  // namespace
 
 EngineThread::EngineThread(std::unique_ptr<EngineCore> core, std::unique_ptr<EngineMetrics> metrics,
-                           const Clock& clock, int64_t max_queued_requests)
+                           const Clock& clock, int64_t max_queued_requests,
+                           double sweep_idle_fraction)
     : core_(std::move(core)),
       metrics_(std::move(metrics)),
       clock_(clock),
       max_queued_requests_(max_queued_requests),
+      sweep_idle_fraction_(sweep_idle_fraction),
       stats_(core_->Stats()),
       thread_([this] { Loop(); }) {}
 
@@ -92,6 +97,7 @@ void EngineThread::Loop() {
     for (Message& message : messages) SurviveNoMemory([&] { Handle(std::move(message)); });
     if (stop) break;
     SurviveNoMemory([&] { core_->Step(); });
+    SweepWhenIdle();
     Publish();
     CheckWhenIdle();
   }
@@ -111,7 +117,14 @@ void EngineThread::SurviveNoMemory(Part part) {
 
 std::vector<EngineThread::Message> EngineThread::Receive(bool* stop) {
   MutexLock lock(mutex_);
-  while (inbox_.empty() && !stop_ && core_->idle()) arrived_.Wait(mutex_);
+  while (inbox_.empty() && !stop_ && core_->idle()) {
+    if (sweep_idle_fraction_ <= 0) {
+      arrived_.Wait(mutex_);
+      continue;
+    }
+    arrived_.WaitFor(mutex_, more_to_sweep_ ? kSweepIntervalUs : kSweptIntervalUs);
+    break;
+  }
   *stop = stop_;
   return std::exchange(inbox_, {});
 }
@@ -144,6 +157,12 @@ void EngineThread::Publish() {
   }
   idle_ = inbox_.empty() && core_->idle();
   if (idle_) drained_.NotifyAll();
+}
+
+void EngineThread::SweepWhenIdle() {
+  if (sweep_idle_fraction_ <= 0 || !core_->idle()) return;
+  const double budget_us = static_cast<double>(kSweepIntervalUs) * sweep_idle_fraction_;
+  more_to_sweep_ = core_->SweepIdle(static_cast<int64_t>(budget_us));
 }
 
 void EngineThread::CheckWhenIdle() {

@@ -18,9 +18,10 @@ namespace tern {
 
 class EngineThread final : public Engine {
  public:
-  // Starts the thread. `clock` and what the core refers to outlive this.
+  // Starts the thread. `clock` and what the core refers to outlive this. `sweep_idle_fraction`: of
+  // the time without requests, for EngineCore::SweepIdle.
   EngineThread(std::unique_ptr<EngineCore> core, std::unique_ptr<EngineMetrics> metrics,
-               const Clock& clock, int64_t max_queued_requests);
+               const Clock& clock, int64_t max_queued_requests, double sweep_idle_fraction = 0);
   ~EngineThread() override;
 
   Result<RequestId> Submit(GenerateRequest request, std::shared_ptr<TokenSink> sink) override
@@ -66,12 +67,16 @@ class EngineThread final : public Engine {
   void Publish() TERN_EXCLUDES(mutex_);
   // Checks the KV cache's invariants, not more often than once a second, and logs what is wrong.
   void CheckWhenIdle();
+  // Between two waits of an idle engine.
+  void SweepWhenIdle();
 
   const std::unique_ptr<EngineCore> core_;  // the engine thread's; Validate is anybody's
   const std::unique_ptr<EngineMetrics> metrics_;
   const Clock& clock_;
   const int64_t max_queued_requests_;
+  const double sweep_idle_fraction_;
   int64_t next_check_us_ = 0;  // the engine thread's
+  bool more_to_sweep_ = true;  // the engine thread's
 
   mutable Mutex mutex_;
   CondVar arrived_;  // a message, or stop

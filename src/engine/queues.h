@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -28,9 +29,12 @@ struct Queues {
 
   // Puts the youngest running sequence back to wait and frees its pages. Its rows are computed anew
   // later, in the forms they had, so its output does not change. REQUIRES: one is running.
-  Sequence* RetractYoungest(KvCache& kv) {
-    std::unique_ptr<Sequence> victim = std::move(running.back());
-    running.pop_back();
+  Sequence* RetractYoungest(KvCache& kv) { return Retract(running.size() - 1, kv); }
+
+  // The same for running[index].
+  Sequence* Retract(size_t index, KvCache& kv) {
+    std::unique_ptr<Sequence> victim = std::move(running[index]);
+    running.erase(running.begin() + static_cast<std::ptrdiff_t>(index));
     kv.Release(&victim->lease);
     victim->computed = 0;
     ++victim->retractions;

@@ -34,6 +34,13 @@ std::unique_ptr<Sequence> Scheduler::Remove(RequestId id) {
   return result != nullptr ? std::move(result) : take(queues_.waiting);
 }
 
+Sequence* Scheduler::Retract(RequestId id) {
+  for (size_t i = 0; i < queues_.running.size(); ++i) {
+    if (queues_.running[i]->id == id) return queues_.Retract(i, kv_);
+  }
+  return nullptr;
+}
+
 void Scheduler::FillBatch(Batch* batch) {
   TERN_TRACE("engine.schedule");
   batch->Clear();

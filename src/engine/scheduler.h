@@ -29,6 +29,8 @@ class Scheduler {
   Sequence* Find(RequestId id) const;
   // Takes a live sequence out, its pages still leased; null for an unknown id.
   std::unique_ptr<Sequence> Remove(RequestId id);
+  // Puts a running sequence back to wait and frees its pages. Null for any other id.
+  Sequence* Retract(RequestId id);
   // Fills *batch. It is empty only when nothing is live.
   void FillBatch(Batch* batch);
 

@@ -109,7 +109,8 @@ bool KvCache::Reserve(int64_t positions, KvLease* lease) {
 }
 
 void KvCache::NoteWritten(const CacheNamespace& space, std::span<const int32_t> tokens,
-                          int64_t first, int64_t last, KvLease* lease) {
+                          int64_t first, int64_t last, KvLease* lease,
+                          std::span<const uint64_t> sums) {
   const int64_t page_tokens = format().page_tokens();
   for (int64_t index = first / page_tokens; index * page_tokens < last; ++index) {
     const auto i = static_cast<size_t>(index);
@@ -118,17 +119,30 @@ void KvCache::NoteWritten(const CacheNamespace& space, std::span<const int32_t> 
     const int64_t rows = std::min(page_tokens, last - begin);
     pool_.SetRows(page, rows);
     if (rows == page_tokens) {
-      const uint64_t before = i == 0 ? ChainRoot(options_.model_id, space) : lease->chains_[i - 1];
-      lease->chains_[i] = ChainNext(
-          before, tokens.subspan(static_cast<size_t>(begin), static_cast<size_t>(page_tokens)));
+      lease->chains_[i] = ChainOf(space, tokens, i, *lease);
       pool_.SetChain(page, lease->chains_[i]);
     }
-    if (seals_ != nullptr) {
+    if (seals_ == nullptr) continue;
+    if (!sums.empty()) {
+      seals_->Adopt({page, begin, rows}, sums, clock_.NowUs());
+    } else {
       const int64_t from = std::max(first, begin);
       to_seal_.push_back({page, from, begin + rows - from});
     }
   }
-  lease->rows_ = last;
+  lease->rows_ = std::max(lease->rows_, last);
+}
+
+uint64_t KvCache::ChainOf(const CacheNamespace& space, std::span<const int32_t> tokens,
+                          size_t index, const KvLease& lease) const {
+  const auto page_tokens = static_cast<size_t>(format().page_tokens());
+  size_t at = index;  // pages from another engine may come in any order
+  while (at > 0 && lease.chains_[at - 1] == 0) --at;
+  uint64_t chain = at == 0 ? ChainRoot(options_.model_id, space) : lease.chains_[at - 1];
+  for (; at <= index; ++at) {
+    chain = ChainNext(chain, tokens.subspan(at * page_tokens, page_tokens));
+  }
+  return chain;
 }
 
 void KvCache::Commit(const CacheNamespace& space, std::span<const int32_t> tokens, int64_t rows,
@@ -156,8 +170,12 @@ void KvCache::Commit(const CacheNamespace& space, std::span<const int32_t> token
 }
 
 void KvCache::Release(KvLease* lease) {
-  const size_t shared = static_cast<size_t>(lease->shared_pages());
-  for (size_t i = shared; i < lease->expected_.size(); ++i) pool_.Free(lease->expected_[i]);
+  // Those that are held are this lease's own; cached ones belong to the tree, whatever place they
+  // have in a list that something may have damaged.
+  for (const PageRef& page : lease->expected_) {
+    if (pool_.state(page.id) == PageState::kHeld) pool_.Free(page);
+  }
+  const int64_t shared = lease->shared_pages();
   if (faults_.free_while_referenced && shared > 0) pool_.Free(lease->expected_[0]);
   radix_.Unlock(lease->prefix_);
   lease->prefix_ = nullptr;
@@ -271,7 +289,9 @@ bool KvCache::SweepOne() {
     sweep_at_ = (sweep_at_ + 1) % pages;
     const PageState state = pool_.state(page);
     if (state != PageState::kHeld && state != PageState::kCached) continue;
-    if (seals_->rows(page) == 0 || seals_->good_us(page) + kSweepIntervalUs > now_us) continue;
+    if (seals_->rows(page) == 0 || (options_.verify_interval_us > 0 &&
+                                    seals_->good_us(page) + options_.verify_interval_us > now_us))
+      continue;
     ++swept_pages_;
     if (!faults_.skip_seal_check && !seals_->Matches(page, now_us)) {
       Report(KvViolationKind::kSeal, page);

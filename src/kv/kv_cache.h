@@ -48,8 +48,6 @@ class KvLease {
 
 class KvCache {
  public:
-  static constexpr int64_t kSweepIntervalUs = 1'000'000;  // of one page
-
   struct Options {
     bool reuse_prefixes = true;
     // Whether rows that decode wrote may serve another sequence's prompt, and the other way round.
@@ -77,10 +75,11 @@ class KvCache {
   // Grows the lease to hold `positions` positions, evicting cached pages as needed. False, and no
   // change, when there are not enough pages.
   [[nodiscard]] bool Reserve(int64_t positions, KvLease* lease);
-  // Positions [first, last) have been written; `first` is the number of rows that the lease had.
-  // tokens[i] is the token of row i.
+  // Positions [first, last) have been written, behind those that their page had. tokens[i] is the
+  // token of row i. `sums`: where another engine made the rows, its seal of each layer, of one page
+  // from its first row on; else SealWritten makes it.
   void NoteWritten(const CacheNamespace& space, std::span<const int32_t> tokens, int64_t first,
-                   int64_t last, KvLease* lease);
+                   int64_t last, KvLease* lease, std::span<const uint64_t> sums = {});
   // Offers the whole pages among the first `rows` rows to the prefix cache, so that others find
   // them; the lease keeps them, now shared. Rows from `first_decode_row` on were written by decode.
   // A page that lacks rows is not taken.
@@ -162,6 +161,9 @@ class KvCache {
 
   KvCache(PagePool pool, Options options);
   void Append(PageRef page, uint64_t chain, KvLease* lease);
+  // The chain of page `index` of a sequence, from its own tokens and what the lease has already.
+  uint64_t ChainOf(const CacheNamespace& space, std::span<const int32_t> tokens, size_t index,
+                   const KvLease& lease) const;
   // What is wrong with the identity of a page of which a holder expects this.
   std::optional<KvViolationKind> CheckIdentity(PageRef page, uint64_t chain, int64_t rows) const;
   // Whether the page's bytes are what was sealed; true where nothing is sealed, or was verified

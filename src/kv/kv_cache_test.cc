@@ -18,6 +18,8 @@ using Tokens = std::vector<int32_t>;
 
 using enum KvViolationKind;
 
+constexpr int64_t kSecondUs = 1'000'000;
+
 std::unique_ptr<KvCache> MakeCache(int64_t pages, KvCache::Options options = {}) {
   return KvCache::Create(TestPageFormat(2), pages, 7, options).value();
 }
@@ -275,27 +277,59 @@ TEST(KvCache, TheSweepVerifiesPagesInUseAndNoneTwiceWithinASecond) {
   ASSERT_TRUE(cache->Reserve(5, &a));
   Write(*cache, tokens, 0, 5, &a);
   EXPECT_FALSE(cache->SweepOne());  // just written
-  clock.AdvanceUs(KvCache::kSweepIntervalUs);
+  clock.AdvanceUs(kSecondUs);
   for (int i = 0; i < 3; ++i) EXPECT_TRUE(cache->SweepOne());
   EXPECT_FALSE(cache->SweepOne());
   EXPECT_EQ(cache->swept_pages(), 3);
   EXPECT_FALSE(cache->has_violations());
 
-  clock.AdvanceUs(KvCache::kSweepIntervalUs);
+  clock.AdvanceUs(kSecondUs);
   std::byte* last = cache->MutablePage(a.expected()[2].id) + sizeof(PageHeader);
   last[15] ^= std::byte{1};  // of a row that is not written
   for (int i = 0; i < 3; ++i) EXPECT_TRUE(cache->SweepOne());
   EXPECT_FALSE(cache->has_violations());
-  clock.AdvanceUs(KvCache::kSweepIntervalUs);
+  clock.AdvanceUs(kSecondUs);
   last[0] ^= std::byte{1};
   while (cache->SweepOne()) {
   }
   const auto violations = cache->TakeViolations();
   ASSERT_EQ(violations.size(), 1u);
   EXPECT_EQ(violations[0].page, a.expected()[2].id);
-  EXPECT_EQ(violations[0].good_us, 2 * KvCache::kSweepIntervalUs);
+  EXPECT_EQ(violations[0].good_us, 2 * kSecondUs);
   EXPECT_EQ(cache->quarantined_pages(), 1);
   cache->Release(&a);
+}
+
+// Pages from another engine: in any order, with the seals that it made.
+TEST(KvCache, ReceivedPagesKeepTheSendersSeals) {
+  const Tokens tokens = {1, 2, 3, 4, 5};
+  const auto sender = MakeCache(4, {.integrity = KvIntegrity::kSealed});
+  KvLease a, b;
+  ASSERT_TRUE(sender->Reserve(5, &a));
+  Write(*sender, tokens, 0, 5, &a);
+  for (const bool damaged : {false, true}) {
+    const auto cache = MakeCache(4, {.integrity = KvIntegrity::kSealed, .verify_interval_us = 0});
+    ASSERT_TRUE(cache->Reserve(5, &b));
+    for (const size_t page : {2, 0, 1}) {
+      const std::byte* from = sender->MutablePage(a.expected()[page].id);
+      std::byte* to = cache->MutablePage(b.expected()[page].id);
+      std::copy(from + sizeof(PageHeader), from + sender->format().page_bytes(),
+                to + sizeof(PageHeader));
+      if (damaged && page == 1) to[sizeof(PageHeader) + 9] ^= std::byte{1};
+      const uint64_t sums[] = {sender->seals()->seal(a.expected()[page].id, 0).sum};
+      const auto first = static_cast<int64_t>(2 * page);
+      cache->NoteWritten({}, tokens, first, std::min<int64_t>(first + 2, 5), &b, sums);
+    }
+    for (size_t page = 0; page < 3; ++page) {
+      EXPECT_EQ(cache->pool().chain(b.expected()[page].id),
+                sender->pool().chain(a.expected()[page].id));
+    }
+    EXPECT_EQ(Mismatch(*cache, b), -1);
+    for (int i = 0; i < 3; ++i) EXPECT_TRUE(cache->SweepOne());
+    EXPECT_EQ(cache->TakeViolations().size(), damaged ? 1u : 0u);
+    cache->Release(&b);
+  }
+  sender->Release(&a);
 }
 
 TEST(KvCache, ARowThatThePassLeavesOutIsSeen) {

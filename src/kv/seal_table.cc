@@ -4,8 +4,6 @@
 #include <atomic>
 #include <cstring>
 
-#include "base/check.h"
-
 namespace tern {
 namespace {
 
@@ -41,11 +39,19 @@ void SealTable::Mark(const PagePool& pages, std::byte* base, const Rows& rows) {
   }
 }
 
+void SealTable::Adopt(const Rows& rows, std::span<const uint64_t> sums, int64_t now_us) {
+  entries_[Index(rows.page)] = {rows.first_position, rows.rows, now_us};
+  std::copy_n(sums.begin(), layers_,
+              sums_.begin() + static_cast<std::ptrdiff_t>(Index(rows.page) * layers_));
+}
+
 void SealTable::Extend(std::span<const Rows> written, int64_t now_us,
                        std::vector<PageId>* unwritten) {
   const PageFormat& format = pages_.format();
   int64_t most_rows = 1;
-  for (const Rows& rows : written) {
+  unwritten_.assign(written.size(), 0);
+  for (size_t i = 0; i < written.size(); ++i) {
+    const Rows& rows = written[i];
     Entry& entry = entries_[Index(rows.page)];
     if (entry.rows == 0) {
       entry.first_position = rows.first_position;
@@ -53,11 +59,11 @@ void SealTable::Extend(std::span<const Rows> written, int64_t now_us,
       std::fill_n(sums_.begin() + static_cast<std::ptrdiff_t>(Index(rows.page) * layers_), layers_,
                   uint64_t{0});
     }
-    TERN_CHECK(rows.first_position == entry.first_position + entry.rows);
+    // Rows that do not follow the last ones: the page is not its writer's.
+    if (rows.first_position != entry.first_position + entry.rows) unwritten_[i] = 1;
     entry.rows += rows.rows;
     most_rows = std::max(most_rows, rows.rows);
   }
-  unwritten_.assign(written.size(), 0);
   // One chunk: some layers of one page, or all layers of some pages; each sum has one writer.
   const int64_t layers = format.layers();
   const int64_t per_chunk = std::max<int64_t>(1, kHashesPerChunk / most_rows);

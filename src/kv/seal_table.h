@@ -30,6 +30,8 @@ class SealTable {
 
   // The page is somebody else's now: no row of it is sealed.
   void Forget(PageId page) { entries_[Index(page)] = {}; }
+  // Takes over the seals that another engine made: sums[layer] of all rows of a page.
+  void Adopt(const Rows& rows, std::span<const uint64_t> sums, int64_t now_us);
   // Adds rows to their pages' seals, in the order of positions. Appends to *unwritten the pages
   // with a row that still has the mark. `written` lists a page once at most.
   void Extend(std::span<const Rows> written, int64_t now_us, std::vector<PageId>* unwritten);
@@ -40,6 +42,7 @@ class SealTable {
   int64_t rows(PageId page) const { return entries_[Index(page)].rows; }
   // The seal of one layer of a page.
   Seal seal(PageId page, int64_t layer) const {
+    if (rows(page) == 0) return {};
     return {sums_[Index(page) * layers_ + static_cast<size_t>(layer)], rows(page)};
   }
   // When the page was last known to be good: by Matches, or because it was empty.

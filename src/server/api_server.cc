@@ -204,7 +204,14 @@ void ApiServer::Handle(HttpRequest request, std::shared_ptr<ResponseWriter> writ
 
 void ApiServer::Health(const HttpRequest&, std::shared_ptr<ResponseWriter> writer) {
   const State state = state_.load(std::memory_order_acquire);
-  if (state == State::kReady) return SendText(*writer, 200, "");
+  if (state == State::kReady) {
+    const int64_t until_us = model_->engine->Stats().integrity.unhealthy_until_us;
+    if (clock_.NowUs() >= until_us) return SendText(*writer, 200, "");
+    return SendText(*writer, 503,
+                    until_us == IntegrityStats::kNeverHealthy
+                        ? "too many KV pages are in quarantine"
+                        : "KV pages have failed their checks in the last minute");
+  }
   SendText(*writer, 503, state == State::kLoading ? "loading" : "shutting down");
 }
 

@@ -104,6 +104,10 @@ class FakeEngine final : public Engine {
     std::lock_guard lock(mutex_);
     submit_error_ = std::move(status);
   }
+  void SetUnhealthyUntil(int64_t us) {
+    std::lock_guard lock(mutex_);
+    unhealthy_until_us_ = us;
+  }
   void SetStepUs(int64_t us) { step_us_ = us; }
   GenerateRequest last_request() {
     std::lock_guard lock(mutex_);
@@ -168,6 +172,7 @@ class FakeEngine final : public Engine {
     stats.running_requests = static_cast<int64_t>(live_.size());
     stats.total_tokens = 1024;
     stats.context_length = 200;
+    stats.integrity.unhealthy_until_us = unhealthy_until_us_;
     return stats;
   }
 
@@ -276,6 +281,7 @@ class FakeEngine final : public Engine {
   mutable std::mutex mutex_;
   Script script_;
   Status submit_error_;
+  int64_t unhealthy_until_us_ = 0;
   GenerateRequest last_request_;
   std::vector<std::pair<RequestId, int64_t>> cancels_;
   std::map<RequestId, Live> live_;
