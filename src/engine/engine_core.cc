@@ -104,6 +104,8 @@ void EngineCore::Submit(RequestId id, GenerateRequest request, std::shared_ptr<T
   sequence->prompt_tokens = sequence->size();
   const int64_t room = max_sequence_tokens_ - sequence->size();
   sequence->max_tokens = sequence->size() + std::min(room, sequence->sampling.max_new_tokens);
+  // No growth from token to token: rows of the cache take far more than four bytes each.
+  sequence->tokens.reserve(static_cast<size_t>(sequence->max_tokens));
   sequence->arrival_us = arrival_us;
   scheduler_.Add(std::move(sequence));
   FitToUsablePages();
@@ -125,11 +127,17 @@ bool EngineCore::Step() {
     for (const BatchEntry& entry : batch_.entries()) EndWithError(entry.sequence->id, status);
     return true;
   }
-  Deliver(Sample());
+  const int64_t forward_end_us = clock_.NowUs();
+  Sample();
+  step_times_.sample_us += clock_.NowUs() - forward_end_us;
+  Deliver();
 
+  const int64_t step_us = clock_.NowUs() - start_us;
+  step_times_.total_us += step_us;
+  ++step_times_.steps;
   // The rate over the last second of work: idle time between steps does not count.
   if (window_us_ >= 1'000'000) window_us_ = window_tokens_ = 0;
-  window_us_ += clock_.NowUs() - start_us;
+  window_us_ += step_us;
   window_tokens_ += sampled_tokens_ - sampled_before;
   return true;
 }
@@ -187,7 +195,10 @@ void EngineCore::EndStuck() {
 Status EngineCore::Forward() {
   TERN_TRACE("engine.forward");
   try {
-    TERN_RETURN_IF_ERROR(model_.Forward(batch_.Build(*kv_), logits_.as<float>()));
+    const ForwardBatch batch = batch_.Build(*kv_);
+    const int64_t start_us = clock_.NowUs();
+    TERN_RETURN_IF_ERROR(model_.Forward(batch, logits_.as<float>()));
+    step_times_.forward_us += clock_.NowUs() - start_us;
   } catch (const std::bad_alloc&) {
     return ResourceExhausted("out of memory in the forward pass");
   }
@@ -200,18 +211,15 @@ Status EngineCore::Forward() {
 
 // One result for each entry that samples, in order. Rows of logits are independent: they share the
 // pool's threads.
-std::vector<Result<SampledToken>> EngineCore::Sample() {
+void EngineCore::Sample() {
   TERN_TRACE("engine.sample");
   const size_t vocab = static_cast<size_t>(model_.info().vocab_size);
-  std::vector<SampleRequest> requests;
-  std::vector<std::vector<uint32_t>> masks;
-  masks.reserve(batch_.entries().size());
-  std::vector<std::vector<int32_t>> bans;
-  bans.reserve(batch_.entries().size());
+  sample_requests_.clear();
   for (const BatchEntry& entry : batch_.entries()) {
     if (!entry.samples()) continue;
     const Sequence& sequence = *entry.sequence;
-    SampleRequest request = {.logits = {logits_.as<float>() + requests.size() * vocab, vocab},
+    const size_t row = sample_requests_.size();
+    SampleRequest request = {.logits = {logits_.as<float>() + row * vocab, vocab},
                              .params = &sequence.sampling,
                              .seed = sequence.seed,
                              .position = sequence.size(),
@@ -219,38 +227,53 @@ std::vector<Result<SampledToken>> EngineCore::Sample() {
                              .prompt_tokens = sequence.prompt_tokens,
                              .return_logprob = sequence.return_logprobs,
                              .top_logprobs = sequence.top_logprobs};
+    if (bans_.size() <= row) bans_.resize(row + 1);
+    if (masks_.size() <= row) masks_.resize(row + 1);
     if (sequence.generated() < sequence.sampling.min_new_tokens) {
-      std::vector<int32_t>& banned = bans.emplace_back(sequence.sampling.stop_token_ids);
+      const std::vector<int32_t>& stop = sequence.sampling.stop_token_ids;
       const std::vector<int32_t>& eos = model_.info().eos_token_ids;
-      if (!sequence.sampling.ignore_eos) banned.insert(banned.end(), eos.begin(), eos.end());
-      request.banned = banned;
+      bans_[row].assign(stop.begin(), stop.end());
+      if (!sequence.sampling.ignore_eos) {
+        bans_[row].insert(bans_[row].end(), eos.begin(), eos.end());
+      }
+    } else {
+      bans_[row].clear();
     }
     if (sequence.mask != nullptr) {
-      request.allowed = masks.emplace_back((vocab + 31) / 32, 0u);
-      sequence.mask->Fill(masks.back());
+      masks_[row].assign((vocab + 31) / 32, 0u);
+      sequence.mask->Fill(masks_[row]);
+    } else {
+      masks_[row].clear();
     }
-    requests.push_back(request);
+    sample_requests_.push_back(request);
   }
-  std::vector<Result<SampledToken>> results(requests.size(), SampledToken{});
-  pool_.ParallelFor(static_cast<int64_t>(requests.size()), [&](int64_t i, int) {
-    Result<SampledToken>& result = results[static_cast<size_t>(i)];
+  const size_t count = sample_requests_.size();
+  for (size_t row = 0; row < count; ++row) {  // only now: the vectors may have moved
+    sample_requests_[row].banned = bans_[row];
+    sample_requests_[row].allowed = masks_[row];
+  }
+  sampled_.resize(count, SampledToken{});
+  sampler_memory_.resize(static_cast<size_t>(pool_.threads()));
+  pool_.ParallelFor(static_cast<int64_t>(count), [&](int64_t i, int worker) {
+    Result<SampledToken>& result = sampled_[static_cast<size_t>(i)];
     try {  // this may be one of the pool's threads
-      result = SampleToken(requests[static_cast<size_t>(i)]);
+      result = SampleToken(sample_requests_[static_cast<size_t>(i)],
+                           sampler_memory_[static_cast<size_t>(worker)]);
     } catch (const std::bad_alloc&) {
+      sampler_memory_[static_cast<size_t>(worker)] = {};
       result = ResourceExhausted("out of memory in the sampler");
     }
   });
-  return results;
 }
 
-void EngineCore::Deliver(std::vector<Result<SampledToken>> sampled) {
+void EngineCore::Deliver() {
   size_t next = 0;
   for (const BatchEntry& entry : batch_.entries()) {
     Sequence& sequence = *entry.sequence;
     const bool samples = entry.samples();
     sequence.computed += entry.rows;
     if (samples) {
-      DeliverToken(sequence, sampled[next++]);
+      DeliverToken(sequence, sampled_[next++]);
     } else if (sequence.computed == sequence.size()) {  // max_new_tokens is 0
       End(sequence.id, {.reason = FinishEvent::Reason::kLength});
     }

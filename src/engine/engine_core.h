@@ -22,6 +22,16 @@
 
 namespace tern {
 
+// Where the time of steps went, summed since the start. Scheduling and bookkeeping are the rest.
+struct StepTimes {
+  int64_t steps = 0;
+  int64_t total_us = 0;
+  int64_t forward_us = 0;  // of the model
+  int64_t sample_us = 0;
+
+  int64_t bookkeeping_us() const { return total_us - forward_us - sample_us; }
+};
+
 class EngineCore {
  public:
   // Allocates the KV pool of `plan`. Everything referred to outlives the core; `metrics` may be
@@ -49,6 +59,7 @@ class EngineCore {
 
   bool idle() const { return scheduler_.queues().empty(); }
   EngineStats Stats() const;
+  const StepTimes& step_times() const { return step_times_; }
   int64_t evicted_tokens() const { return kv_->evicted_pages() * kv_->format().page_tokens(); }
   // Pages are accounted for, tags agree, only running requests hold pages. Errors: kInternal.
   Status CheckInvariants() const;
@@ -67,8 +78,8 @@ class EngineCore {
   void NoteAdmissions();
   void EndTampered();
   Status Forward();
-  std::vector<Result<SampledToken>> Sample();
-  void Deliver(std::vector<Result<SampledToken>> sampled);
+  void Sample();
+  void Deliver();
   void DeliverToken(Sequence& sequence, const Result<SampledToken>& sampled);
 
   bool IsStopToken(const Sequence& sequence, int32_t token) const;
@@ -91,8 +102,15 @@ class EngineCore {
   const std::unique_ptr<KvCache> kv_;
   Scheduler scheduler_;
   Batch batch_;
-  Buffer logits_;                              // [max_running_requests, vocab] float32
+  Buffer logits_;  // [max_running_requests, vocab] float32
+  // Sampling, kept from step to step: of each entry that samples, in order.
+  std::vector<SampleRequest> sample_requests_;
+  std::vector<std::vector<uint32_t>> masks_;
+  std::vector<std::vector<int32_t>> bans_;
+  std::vector<Result<SampledToken>> sampled_;
+  std::vector<SamplerMemory> sampler_memory_;  // of each thread of the pool
   EngineStats totals_;                         // the counters of Stats()
+  StepTimes step_times_;
   int64_t sampled_tokens_ = 0;                 // later discarded ones included
   int64_t window_us_ = 0, window_tokens_ = 0;  // for generated_tokens_per_s
 };
