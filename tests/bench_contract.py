@@ -69,7 +69,7 @@ with tempfile.TemporaryDirectory() as folder:
     for result in step["results"]:
         assert 0 < result["sampler_share"] < 1 and 0 < result["bookkeeping_share"] < 1, result
         assert abs(result["step_ms"] * 1e3 * 6 - result["forward_us"] - result["sample_us"] - result["bookkeeping_us"]) < 1
-    assert step["repeated_prompt"]["tokens"] == 200 and step["repeated_prompt"]["share"] < 1, step
+    assert step["repeated_prompt"]["tokens"] == 200 and step["repeated_prompt"]["share"] > 0, step
     xml.dom.minidom.parse(str(folder / "s.svg"))
 
     # Eight BF16 requests' memory holds sixteen in fp8_e4m3; both numbers are decoded.
