@@ -14,17 +14,11 @@ namespace {
 constexpr int64_t kQueriesPerBlock = 32;
 // Blocks are taken apart when whole ones would give a thread fewer tasks than this.
 constexpr int64_t kTasksPerThread = 3;
+// Work that takes about as long as sharing it out: some microseconds.
+constexpr int64_t kProductsAlone = 1 << 17;
+constexpr int64_t kMergedFloatsAlone = 1 << 13;
 // States of chunks that run side by side: at most 8 MiB.
 constexpr int64_t kMaxSplitFloats = int64_t{1} << 21;
-
-// Consecutive rows of one run, all heads.
-struct Block {
-  const KvRun* run;
-  const RowSelection* selection;  // null: dense
-  int64_t first, rows;            // in the run
-  int64_t chunks;                 // of positions that the last row sees
-  int64_t first_unit;             // units (chunk, head group) of all blocks before this one
-};
 
 // The kernels on a block, a head group and a chunk.
 class Kernels {
@@ -35,24 +29,24 @@ class Kernels {
   int64_t StatesFloats(int64_t rows) const {
     return rows * call_.group * AttentionStateFloats(call_.args.value_dim);
   }
-  void Chunk(const Block& block, int64_t group, int64_t chunk, float* workspace,
+  void Chunk(const AttentionRows& block, int64_t group, int64_t chunk, float* workspace,
              float* states) const {
     table_.attention_chunk(ArgsOf(block), BlockOf(block, group),
                            call_.q + FirstRow(block) * call_.args.heads * call_.args.key_dim, chunk,
                            workspace, states);
   }
-  void Merge(const Block& block, int64_t group, const float* next, float* states) const {
+  void Merge(const AttentionRows& block, int64_t group, const float* next, float* states) const {
     const AttentionBlock b = BlockOf(block, group);
     table_.attention_merge(b.rows * b.heads, call_.args.value_dim, next, states);
   }
-  void Finish(const Block& block, int64_t group, const float* states) const {
+  void Finish(const AttentionRows& block, int64_t group, const float* states) const {
     table_.attention_finish(ArgsOf(block), BlockOf(block, group), states,
                             call_.out + FirstRow(block) * call_.args.heads * call_.args.value_dim);
   }
 
  private:
-  static int64_t FirstRow(const Block& block) { return block.run->first_row + block.first; }
-  AttentionBlock BlockOf(const Block& block, int64_t group) const {
+  static int64_t FirstRow(const AttentionRows& block) { return block.run->first_row + block.first; }
+  AttentionBlock BlockOf(const AttentionRows& block, int64_t group) const {
     const int64_t first_head = group * call_.group;
     return {.first_position = block.run->first_position + block.first,
             .rows = block.rows,
@@ -60,7 +54,7 @@ class Kernels {
             .heads = std::min(call_.group, call_.args.heads - first_head),
             .kv_head = call_.kv_heads == 1 ? 0 : group};
   }
-  AttentionArgs ArgsOf(const Block& block) const {
+  AttentionArgs ArgsOf(const AttentionRows& block) const {
     AttentionArgs args = call_.args;
     args.pages = block.run->pages;
     if (block.selection != nullptr) {
@@ -75,14 +69,14 @@ class Kernels {
 };
 
 // A row with a selection is a block of its own: it has positions of its own.
-std::vector<Block> CutIntoBlocks(const AttentionCall& call, int64_t groups) {
+void CutIntoBlocks(const AttentionCall& call, int64_t groups, std::vector<AttentionRows>& blocks) {
   const int64_t most_rows = std::max<int64_t>(kQueriesPerBlock / call.group, 1);
   const auto selection_of = [&](const KvRun& run, int64_t row) -> const RowSelection* {
     if (call.selections.empty()) return nullptr;
     const RowSelection& s = call.selections[static_cast<size_t>(run.first_row + row)];
     return s.count > 0 ? &s : nullptr;
   };
-  std::vector<Block> blocks;
+  blocks.clear();
   int64_t units = 0;
   for (const KvRun& run : call.runs) {
     for (int64_t first = 0; first < run.rows;) {
@@ -95,12 +89,18 @@ std::vector<Block> CutIntoBlocks(const AttentionCall& call, int64_t groups) {
       const int64_t seen =
           selection != nullptr ? selection->count : run.first_position + first + rows;
       const int64_t chunks = (seen + kAttentionChunk - 1) / kAttentionChunk;
-      blocks.push_back({&run, selection, first, rows, chunks, units});
+      blocks.push_back({&run, selection, first, rows, seen, chunks, units});
       units += chunks * groups;
       first += rows;
     }
   }
-  return blocks;
+}
+
+// Calls fn(task, worker) for each task, without the pool where `alone`.
+template <typename Fn>
+void ForTasks(ThreadPool& pool, int64_t tasks, bool alone, const Fn& fn) {
+  if (!alone) return pool.ParallelFor(tasks, fn);
+  for (int64_t task = 0; task < tasks; ++task) fn(task, 0);
 }
 
 }  // namespace
@@ -109,13 +109,16 @@ void RunAttention(const IsaTable& table, ThreadPool& pool, const AttentionCall& 
                   AttentionScratch scratch) {
   const Kernels kernels(table, call);
   const int64_t groups = kernels.groups();
-  const std::vector<Block> blocks = CutIntoBlocks(call, groups);
+  std::vector<AttentionRows>& blocks = scratch.blocks;
+  CutIntoBlocks(call, groups, blocks);
   const auto count = static_cast<int64_t>(blocks.size());
-  int64_t units = 0, most_rows = 0;
-  for (const Block& block : blocks) {
+  int64_t units = 0, most_rows = 0, products = 0;
+  for (const AttentionRows& block : blocks) {
     units += block.chunks * groups;
     most_rows = std::max(most_rows, block.rows);
+    products += block.rows * call.args.heads * block.seen;
   }
+  products *= call.args.key_dim + call.args.value_dim;
   const int64_t states_floats = kernels.StatesFloats(most_rows);
   const int64_t workspace_floats =
       AttentionWorkspaceFloats(most_rows * call.group, call.args.key_dim);
@@ -125,21 +128,22 @@ void RunAttention(const IsaTable& table, ThreadPool& pool, const AttentionCall& 
     float* workspaces = Grow(scratch.workspaces, pool.threads() * workspace_floats);
     float* unit_states = Grow(scratch.unit_states, units * states_floats);
     // Groups of one chunk are neighbours: together they read whole rows.
-    const auto states_of = [&](const Block& block, int64_t chunk, int64_t group) {
+    const auto states_of = [&](const AttentionRows& block, int64_t chunk, int64_t group) {
       return unit_states + (block.first_unit + chunk * groups + group) * states_floats;
     };
-    pool.ParallelFor(units, [&](int64_t unit, int worker) {
-      const Block& block =
+    ForTasks(pool, units, products < kProductsAlone, [&](int64_t unit, int worker) {
+      const AttentionRows& block =
           *(std::upper_bound(blocks.begin(), blocks.end(), unit,
-                             [](int64_t u, const Block& b) { return u < b.first_unit; }) -
+                             [](int64_t u, const AttentionRows& b) { return u < b.first_unit; }) -
             1);
       const int64_t chunk = (unit - block.first_unit) / groups;
       const int64_t group = (unit - block.first_unit) % groups;
       kernels.Chunk(block, group, chunk, workspaces + worker * workspace_floats,
                     states_of(block, chunk, group));
     });
-    pool.ParallelFor(count * groups, [&](int64_t i, int) {
-      const Block& block = blocks[static_cast<size_t>(i / groups)];
+    const bool little = units * states_floats < kMergedFloatsAlone;
+    ForTasks(pool, count * groups, little, [&](int64_t i, int) {
+      const AttentionRows& block = blocks[static_cast<size_t>(i / groups)];
       const int64_t group = i % groups;
       float* total = states_of(block, 0, group);
       for (int64_t chunk = 1; chunk < block.chunks; ++chunk) {
@@ -155,7 +159,7 @@ void RunAttention(const IsaTable& table, ThreadPool& pool, const AttentionCall& 
   const int64_t worker_floats = workspace_floats + (task_groups + 1) * states_floats;
   float* workspaces = Grow(scratch.workspaces, pool.threads() * worker_floats);
   pool.ParallelFor(count * (groups / task_groups), [&](int64_t task, int worker) {
-    const Block& block = blocks[static_cast<size_t>(task * task_groups / groups)];
+    const AttentionRows& block = blocks[static_cast<size_t>(task * task_groups / groups)];
     const int64_t first_group = task * task_groups % groups;
     float* workspace = workspaces + worker * worker_floats;
     float* next = workspace + workspace_floats;
@@ -227,7 +231,8 @@ void Ops::GqaAttention(const GqaShape& shape, const KvSlab& slab, std::span<cons
                            .runs = runs,
                            .q = q,
                            .out = out};
-  RunAttention(table_, pool_, call, {scratch_->workspaces, scratch_->unit_states});
+  RunAttention(table_, pool_, call,
+               {scratch_->attention_rows, scratch_->workspaces, scratch_->unit_states});
 }
 
 }  // namespace tern

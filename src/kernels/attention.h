@@ -25,8 +25,19 @@ struct AttentionCall {
   float* out = nullptr;
 };
 
+// Consecutive rows of one run, all heads: what a task computes.
+struct AttentionRows {
+  const KvRun* run;
+  const RowSelection* selection;  // null: dense
+  int64_t first, rows;            // in the run
+  int64_t seen;                   // positions of the last row
+  int64_t chunks;                 // of those
+  int64_t first_unit;             // units (chunk, head group) of all blocks before this one
+};
+
 // Memory that is kept between calls.
 struct AttentionScratch {
+  std::vector<AttentionRows>& blocks;
   std::vector<float>& workspaces;
   std::vector<float>& unit_states;
 };

@@ -1,8 +1,6 @@
 // Driver of matrix products: rounds each distinct input once, then spreads (panel range, row block)
 // tasks of all products over the pool. No task size changes a result's bits.
 #include <algorithm>
-#include <map>
-#include <tuple>
 
 #include "base/check.h"
 #include "kernels/cpu/layout.h"
@@ -23,16 +21,8 @@ constexpr int64_t kProductsPerTask = 1 << 16;
 
 int64_t RowBlocks(int64_t rows) { return (rows + kRowsPerTask - 1) / kRowsPerTask; }
 
-// One product: [rows, k] by a weight.
-struct Product {
-  MatMulArgs args;
-  int64_t rows = 0;
-  int64_t panels_per_task = 0;
-  int64_t first_task = 0;  // tasks (panel range, row block) of all products before this one
-};
-
 // A multiple of four where there is work enough: kernels keep up to four panels in flight.
-int64_t PanelsPerTask(const Product& product, int64_t all_panels, int threads) {
+int64_t PanelsPerTask(const MatMulProduct& product, int64_t all_panels, int threads) {
   const int64_t rows = std::min(product.rows, kRowsPerTask);
   const int64_t products = std::max<int64_t>(product.args.k * kPanelRows * rows, 1);
   const int64_t panels = std::max<int64_t>(kProductsPerTask / products, 1);
@@ -40,18 +30,6 @@ int64_t PanelsPerTask(const Product& product, int64_t all_panels, int threads) {
   if (share >= 4) return (panels + 3) / 4 * 4;
   return share >= 2 ? 2 : 1;
 }
-
-// The rows of one distinct input, rounded to BF16 or to INT8.
-struct RoundedInput {
-  const float* x;
-  int64_t x_stride, k, rows;
-  bool int8;
-  int64_t first_row;              // of all inputs
-  int64_t offset, groups_offset;  // in the scratch: of numbers, and of numbers per 32 columns
-  // No power of two: rows of a tile would share a cache set.
-  int64_t stride() const { return (k + 31) / 32 * 32 + (int8 ? 64 : 32); }
-  int64_t groups() const { return (k + 31) / 32; }
-};
 
 // Item `at` of the one whose range [first, next first) holds it.
 template <typename T>
@@ -61,39 +39,34 @@ const T& ItemAt(const std::vector<T>& items, int64_t at, int64_t T::*first) {
            1);
 }
 
-// The distinct inputs of products whose activations are rounded; input_of[product] is -1 where they
-// are not.
-std::vector<RoundedInput> DistinctInputs(const IsaTable& table, Activations activations,
-                                         const std::vector<Product>& products,
-                                         std::vector<int64_t>& input_of) {
-  std::vector<RoundedInput> inputs;
-  std::map<std::tuple<const float*, int64_t, int64_t, int64_t, bool>, int64_t> known;
-  RoundedInput next{};
-  for (size_t i = 0; i < products.size(); ++i) {
-    const MatMulArgs& args = products[i].args;
-    const int64_t rows = products[i].rows;
+// The inputs of products whose activations are rounded. Products that share one are neighbours.
+void FindInputs(const IsaTable& table, Activations activations,
+                std::vector<MatMulProduct>& products, std::vector<RoundedInput>& inputs) {
+  inputs.clear();
+  int64_t first_row = 0, offset = 0, groups_offset = 0;
+  for (MatMulProduct& product : products) {
+    const MatMulArgs& args = product.args;
     const bool int8 = activations == Activations::kInt8 && Is4Bit(args.format);
+    product.input = -1;
     if (!int8 && (!table.bf16_activations || args.format == kPackF32)) continue;
-    const auto [at, is_new] = known.try_emplace({args.x, args.x_stride, args.k, rows, int8},
-                                                static_cast<int64_t>(inputs.size()));
-    input_of[i] = at->second;
-    if (!is_new) continue;
-    next = {args.x, args.x_stride,  args.k,      rows,
-            int8,   next.first_row, next.offset, next.groups_offset};
-    inputs.push_back(next);
-    next.first_row += rows;
-    next.offset += rows * next.stride();
-    next.groups_offset += rows * next.groups();
+    const RoundedInput input = {args.x, args.x_stride, args.k, product.rows,
+                                int8,   first_row,     offset, groups_offset};
+    if (inputs.empty() || !inputs.back().SameAs(input)) {
+      inputs.push_back(input);
+      first_row += product.rows;
+      offset += product.rows * input.stride();
+      groups_offset += product.rows * input.groups();
+    }
+    product.input = static_cast<int64_t>(inputs.size()) - 1;
   }
-  return inputs;
 }
 
 // Points each product that takes rounded activations at its input, rounded once however many share
 // it.
 void RoundInputs(const IsaTable& table, ThreadPool& pool, Activations activations,
-                 ActivationScratch& scratch, std::vector<Product>& products) {
-  std::vector<int64_t> input_of(products.size(), -1);
-  const std::vector<RoundedInput> inputs = DistinctInputs(table, activations, products, input_of);
+                 ActivationScratch& scratch, std::vector<MatMulProduct>& products) {
+  std::vector<RoundedInput>& inputs = scratch.inputs;
+  FindInputs(table, activations, products, inputs);
   if (inputs.empty()) return;
   const RoundedInput& last = inputs.back();
   const int64_t rows = last.first_row + last.rows;
@@ -129,10 +102,10 @@ void RoundInputs(const IsaTable& table, ThreadPool& pool, Activations activation
       round_rows(chunk * grain, std::min(rows, (chunk + 1) * grain));
     });
   }
-  for (size_t i = 0; i < products.size(); ++i) {
-    if (input_of[i] < 0) continue;
-    const RoundedInput& input = inputs[static_cast<size_t>(input_of[i])];
-    MatMulArgs& args = products[i].args;
+  for (MatMulProduct& product : products) {
+    if (product.input < 0) continue;
+    const RoundedInput& input = inputs[static_cast<size_t>(product.input)];
+    MatMulArgs& args = product.args;
     if (input.int8) {
       args.x_int8 = int8_at(input);
       args.x_int8_stride = input.stride();
@@ -146,17 +119,17 @@ void RoundInputs(const IsaTable& table, ThreadPool& pool, Activations activation
   }
 }
 
-void Run(const IsaTable& table, ThreadPool& pool, std::vector<Product>& products) {
+void Run(const IsaTable& table, ThreadPool& pool, std::vector<MatMulProduct>& products) {
   int64_t all_panels = 0, tasks = 0;
-  for (const Product& product : products) all_panels += PanelsOf(product.args.n);
-  for (Product& product : products) {
+  for (const MatMulProduct& product : products) all_panels += PanelsOf(product.args.n);
+  for (MatMulProduct& product : products) {
     product.panels_per_task = PanelsPerTask(product, all_panels, pool.threads());
     product.first_task = tasks;
     tasks += (PanelsOf(product.args.n) + product.panels_per_task - 1) / product.panels_per_task *
              RowBlocks(product.rows);
   }
   pool.ParallelFor(tasks, [&](int64_t task, int) {
-    const Product& product = ItemAt(products, task, &Product::first_task);
+    const MatMulProduct& product = ItemAt(products, task, &MatMulProduct::first_task);
     // Row blocks of one panel range are neighbours: they find its weights in a shared cache.
     const int64_t row_blocks = RowBlocks(product.rows);
     const int64_t panel = (task - product.first_task) / row_blocks * product.panels_per_task;
@@ -182,8 +155,8 @@ void Ops::MatMul(const float* x, int64_t rows, std::span<const MatMulTarget> tar
 
 void Ops::Multiply(const float* x, int64_t rows, std::span<const MatMulTarget> targets) const {
   if (rows == 0 || targets.empty()) return;
-  std::vector<Product> products;
-  products.reserve(targets.size());
+  std::vector<MatMulProduct>& products = scratch_->products;
+  products.clear();
   for (const MatMulTarget& target : targets) {
     TERN_CHECK(target.weight->columns() == targets[0].weight->columns());
     MatMulArgs args = PackedAccess::ArgsOf(*target.weight);
@@ -199,8 +172,8 @@ void Ops::Multiply(const float* x, int64_t rows, std::span<const MatMulTarget> t
 }
 
 void Ops::MatMul(std::span<const MatMulGroup> groups) const {
-  std::vector<Product> products;
-  products.reserve(groups.size());
+  std::vector<MatMulProduct>& products = scratch_->products;
+  products.clear();
   for (const MatMulGroup& group : groups) {
     if (group.rows == 0 || group.weight->rows() == 0) continue;
     if (observer_ != nullptr) {

@@ -266,7 +266,8 @@ void Ops::MlaDecodeAttention(const MlaShape& shape, const KvSlab& slab, std::spa
                            .selections = selections,
                            .q = q,
                            .out = out};
-  RunAttention(table_, pool_, call, {scratch_->workspaces, scratch_->unit_states});
+  RunAttention(table_, pool_, call,
+               {scratch_->attention_rows, scratch_->workspaces, scratch_->unit_states});
 }
 
 void Ops::MlaPrefillAttention(const MlaShape& shape, const KvSlab& slab,

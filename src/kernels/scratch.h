@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "kernels/attention.h"
+#include "kernels/isa_table.h"
 #include "kernels/ops.h"
 
 namespace tern {
@@ -17,21 +19,48 @@ T* Grow(std::vector<T>& memory, int64_t count) {
   return memory.data();
 }
 
+// One product of a MatMul: [rows, k] by a weight.
+struct MatMulProduct {
+  MatMulArgs args;
+  int64_t rows = 0;
+  int64_t panels_per_task = 0;
+  int64_t first_task = 0;  // tasks (panel range, row block) of all products before this one
+  int64_t input = -1;      // which RoundedInput; -1: none
+};
+
+// The rows of one input, rounded to BF16 or to INT8.
+struct RoundedInput {
+  const float* x;
+  int64_t x_stride, k, rows;
+  bool int8;
+  int64_t first_row;              // of all inputs
+  int64_t offset, groups_offset;  // in the scratch: of numbers, and of numbers per 32 columns
+  // No power of two: rows of a tile would share a cache set.
+  int64_t stride() const { return (k + 31) / 32 * 32 + (int8 ? 64 : 32); }
+  int64_t groups() const { return (k + 31) / 32; }
+  bool SameAs(const RoundedInput& o) const {
+    return x == o.x && x_stride == o.x_stride && k == o.k && rows == o.rows && int8 == o.int8;
+  }
+};
+
 // Activations of a MatMul, rounded once for all targets: BF16, or INT8 in half of the place, and
 // what MatMulArgs says of each 32 columns.
 struct ActivationScratch {
+  std::vector<RoundedInput> inputs;
   std::vector<uint16_t> bf16;
   std::vector<float> sums, scales;
   std::vector<int32_t> offsets;
 };
 
 struct Ops::Scratch {
+  std::vector<MatMulProduct> products;
   ActivationScratch activations;
   // Attention: per worker, a kernel's workspace and one block's states. The expanded form: all of
   // its memory (mla.cc).
   std::vector<float> workspaces;
   // Attention of few blocks: the states of every (chunk, head group). The indexer: its scores.
   std::vector<float> unit_states;
+  std::vector<AttentionRows> attention_rows;
 };
 
 }  // namespace tern

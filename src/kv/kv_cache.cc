@@ -38,7 +38,11 @@ bool KvCache::Reserve(int64_t positions, KvLease* lease) {
     ++evicted_pages_;
   }
   // Before a page is taken: one that no lease lists would be lost when memory runs out.
-  lease->expected_.reserve(static_cast<size_t>(lease->pages() + std::max<int64_t>(missing, 0)));
+  // Room doubles, so that a growing sequence seldom moves its lists.
+  const auto needed = static_cast<size_t>(lease->pages() + std::max<int64_t>(missing, 0));
+  if (needed > lease->expected_.capacity()) {
+    lease->expected_.reserve(std::max({needed, 2 * lease->expected_.capacity(), size_t{16}}));
+  }
   lease->block_table_.reserve(lease->expected_.capacity());
   for (int64_t i = 0; i < missing; ++i) Append(*pool_.Alloc(), lease);
   return true;

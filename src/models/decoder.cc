@@ -53,6 +53,7 @@ class Decoder final : public Model {
   float *hidden_ = nullptr, *normed_ = nullptr, *projected_ = nullptr;  // [rows, hidden]
   float *cos_ = nullptr, *sin_ = nullptr;                               // [rows, rotary_dims / 2]
   FeedForwardWorkspace feed_forward_;
+  std::vector<KvRun> kv_runs_;  // of the pass
 };
 
 Status Decoder::Load(const LoadOptions& options) {
@@ -117,19 +118,19 @@ Status Decoder::Forward(const ForwardBatch& batch, float* logits) {
 
   const PageFormat& format = *batch.runs.front().kv.format;
   const int64_t half = attention_->rotary_dims() / 2;
-  std::vector<KvRun> kv_runs;
+  kv_runs_.clear();
   for (const ForwardRun& run : batch.runs) {
     TERN_CHECK(run.kv.format->format() == format.format() &&
                run.kv.format->page_tokens() == format.page_tokens());
     TERN_CHECK(static_cast<int64_t>(run.kv.pages.size()) * format.page_tokens() >=
                run.first_position + run.rows);
-    kv_runs.push_back({run.kv.pages.data(), run.first_position, run.first_row, run.rows});
+    kv_runs_.push_back({run.kv.pages.data(), run.first_position, run.first_row, run.rows});
     rotary_.Fill(run.first_position, run.rows, cos_ + run.first_row * half,
                  sin_ + run.first_row * half);
   }
   const AttentionPass pass = {.rows = rows,
                               .runs = batch.runs,
-                              .kv_runs = kv_runs,
+                              .kv_runs = kv_runs_,
                               .format = &format,
                               .cos = cos_,
                               .sin = sin_};

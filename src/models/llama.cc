@@ -171,6 +171,7 @@ class LlamaModel final : public Model {
   std::vector<float> final_norm_;
   PackedMatrix head_;  // [vocab, hidden]; the embedding once more where they are tied
   Activations act_{};
+  std::vector<KvRun> runs_;  // of the pass
 };
 
 Result<std::unique_ptr<Model>> LlamaModel::Load(std::unique_ptr<Checkpoint> checkpoint, Ops& ops,
@@ -284,18 +285,18 @@ Status LlamaModel::Forward(const ForwardBatch& batch, float* logits) {
 
   const PageFormat& format = *batch.runs.front().kv.format;
   const int64_t half = shape_.head_dim / 2;
-  std::vector<KvRun> runs;
+  runs_.clear();
   for (const ForwardRun& run : batch.runs) {
     TERN_CHECK(run.kv.format->format() == format.format() &&
                run.kv.format->page_tokens() == format.page_tokens());
     TERN_CHECK(static_cast<int64_t>(run.kv.pages.size()) * format.page_tokens() >=
                run.first_position + run.rows);
-    runs.push_back({run.kv.pages.data(), run.first_position, run.first_row, run.rows});
+    runs_.push_back({run.kv.pages.data(), run.first_position, run.first_row, run.rows});
     rotary_.Fill(run.first_position, run.rows, act_.cos + run.first_row * half,
                  act_.sin + run.first_row * half);
   }
   for (size_t i = 0; i < layers_.size(); ++i) {
-    AttentionBlock(layers_[i], format.slab(static_cast<int64_t>(i)), runs, rows);
+    AttentionBlock(layers_[i], format.slab(static_cast<int64_t>(i)), runs_, rows);
     MlpBlock(layers_[i], rows);
   }
   Logits(batch.logit_rows, logits);

@@ -208,7 +208,8 @@ void MlaLayer::AttendAbsorbed(const Ops& ops, const KvSlab& slab,
                               std::span<const RowSelection> selections, MlaPass& w) const {
   const MlaShape& s = shape_;
   const int64_t head = s.nope + s.rope, row_width = s.latent + s.rope;
-  std::vector<MatMulGroup> keys, values;
+  w.keys_.clear();
+  w.values_.clear();
   for (const MlaPass::Range& range : w.ranges_) {
     const float* const q = w.q_ + range.batch_row * s.heads * head;
     float* const absorbed_q = w.absorbed_q_ + range.absorbed_row * s.heads * row_width;
@@ -217,13 +218,13 @@ void MlaLayer::AttendAbsorbed(const Ops& ops, const KvSlab& slab,
     CopyColumns(ops, q + s.nope, head, range.rows * s.heads, s.rope, absorbed_q + s.latent,
                 row_width);
     for (int64_t h = 0; h < s.heads; ++h) {
-      keys.push_back({&k_up_[static_cast<size_t>(h)], q + h * head, s.heads * head, range.rows,
-                      absorbed_q + h * row_width, s.heads * row_width});
-      values.push_back({&v_up_[static_cast<size_t>(h)], latent + h * s.latent, s.heads * s.latent,
-                        range.rows, out + h * s.value, s.heads * s.value});
+      w.keys_.push_back({&k_up_[static_cast<size_t>(h)], q + h * head, s.heads * head, range.rows,
+                         absorbed_q + h * row_width, s.heads * row_width});
+      w.values_.push_back({&v_up_[static_cast<size_t>(h)], latent + h * s.latent,
+                           s.heads * s.latent, range.rows, out + h * s.value, s.heads * s.value});
     }
   }
-  ops.MatMul(keys);
+  ops.MatMul(w.keys_);
   w.selections_.clear();
   if (!selections.empty()) {
     for (const MlaPass::Range& range : w.ranges_) {
@@ -233,7 +234,7 @@ void MlaLayer::AttendAbsorbed(const Ops& ops, const KvSlab& slab,
     }
   }
   ops.MlaDecodeAttention(s, slab, w.absorbed_, w.absorbed_q_, w.selections_, w.absorbed_out_);
-  ops.MatMul(values);
+  ops.MatMul(w.values_);
 }
 
 void AddMlaTensors(const ModelConfig& config, int64_t layer, std::vector<TensorSpec>& specs) {

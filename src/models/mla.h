@@ -50,6 +50,7 @@ class MlaPass {
   float *kv_ = nullptr, *latent_ = nullptr, *k_rope_ = nullptr, *heads_out_ = nullptr;
   float *absorbed_q_ = nullptr, *absorbed_out_ = nullptr;
   std::vector<RowSelection> selections_;
+  std::vector<MatMulGroup> keys_, values_;
 };
 
 class MlaLayer {

@@ -81,8 +81,7 @@ void ChooseExperts(const MoeConfig& config, const float* logits, const float* bi
     choice[e] = score[e] + bias[e];
   }
   if (config.n_group > 1) {
-    std::vector<float> group_scores(static_cast<size_t>(config.n_group));
-    KeepBestGroups(config, choice, group_scores.data());
+    KeepBestGroups(config, choice, scratch + 2 * n);  // groups are no more than experts
   }
   float sum = 0;
   for (int64_t k = 0; k < config.num_experts_per_tok; ++k) {
@@ -112,7 +111,7 @@ int64_t FeedForwardWorkspace::FloatsPerRow(int64_t hidden, int64_t intermediate,
                                            const MoeConfig* config) {
   int64_t floats = 2 * WidestIntermediate(intermediate, config) + hidden;
   if (config != nullptr) {
-    floats += 3 * config->n_routed_experts +
+    floats += 4 * config->n_routed_experts +
               config->num_experts_per_tok * (1 + 2 * hidden + 2 * config->moe_intermediate_size);
   }
   return floats;
@@ -120,19 +119,19 @@ int64_t FeedForwardWorkspace::FloatsPerRow(int64_t hidden, int64_t intermediate,
 
 Status FeedForwardWorkspace::Resize(int64_t hidden, int64_t intermediate, const MoeConfig* config,
                                     int64_t rows) {
-  std::vector<Workspace::Field> fields = {{&gated, 2 * WidestIntermediate(intermediate, config)},
-                                          {&shared, hidden}};
-  if (config != nullptr) {
-    const int64_t top = config->num_experts_per_tok;
-    fields.insert(fields.end(), {{&logits, config->n_routed_experts},
-                                 {&scores, 2 * config->n_routed_experts},
-                                 {&weights, top},
-                                 {&gathered, top * hidden},
-                                 {&expert_gate, top * config->moe_intermediate_size},
-                                 {&expert_up, top * config->moe_intermediate_size}});
-    experts.resize(static_cast<size_t>(rows * top));
-    sorted.resize(static_cast<size_t>(rows * top));
-  }
+  const int64_t top = config != nullptr ? config->num_experts_per_tok : 0;
+  const int64_t all = config != nullptr ? config->n_routed_experts : 0;
+  const int64_t inner = config != nullptr ? config->moe_intermediate_size : 0;
+  const Workspace::Field fields[] = {{&gated, 2 * WidestIntermediate(intermediate, config)},
+                                     {&shared, hidden},
+                                     {&logits, all},
+                                     {&scores, 3 * all},
+                                     {&weights, top},
+                                     {&gathered, top * hidden},
+                                     {&expert_gate, top * inner},
+                                     {&expert_up, top * inner}};
+  experts.resize(static_cast<size_t>(rows * top));
+  sorted.resize(static_cast<size_t>(rows * top));
   return memory.Resize(fields, rows);
 }
 
@@ -172,17 +171,17 @@ void FeedForward::Forward(const Ops& ops, const float* x, int64_t rows, FeedForw
   ForwardMixture(ops, x, rows, w, out);
 }
 
-std::vector<int64_t> FeedForward::Gather(const Ops& ops, const float* x, int64_t rows,
-                                         FeedForwardWorkspace& w) const {
+void FeedForward::Gather(const Ops& ops, const float* x, int64_t rows,
+                         FeedForwardWorkspace& w) const {
   const MoeConfig& config = mixture_.front().config;
   const int64_t top = config.num_experts_per_tok, choices = rows * top;
   // Counting sort: within an expert, rows stay in order.
-  std::vector<int64_t> first(static_cast<size_t>(config.n_routed_experts) + 1);
-  for (int64_t i = 0; i < choices; ++i) ++first[static_cast<size_t>(w.experts[i]) + 1];
-  for (size_t e = 1; e < first.size(); ++e) first[e] += first[e - 1];
-  std::vector<int64_t> next = first;
+  w.first.assign(static_cast<size_t>(config.n_routed_experts) + 1, 0);
+  for (int64_t i = 0; i < choices; ++i) ++w.first[static_cast<size_t>(w.experts[i]) + 1];
+  for (size_t e = 1; e < w.first.size(); ++e) w.first[e] += w.first[e - 1];
+  w.next.assign(w.first.begin(), w.first.end());
   for (int64_t i = 0; i < choices; ++i) {
-    w.sorted[i] = static_cast<int32_t>(next[static_cast<size_t>(w.experts[i])]++);
+    w.sorted[i] = static_cast<int32_t>(w.next[static_cast<size_t>(w.experts[i])]++);
   }
   ops.pool().ParallelFor(rows, [&](int64_t row, int) {
     for (int64_t k = 0; k < top; ++k) {
@@ -190,7 +189,6 @@ std::vector<int64_t> FeedForward::Gather(const Ops& ops, const float* x, int64_t
                   static_cast<size_t>(hidden_) * sizeof(float));
     }
   });
-  return first;
 }
 
 void FeedForward::ForwardMixture(const Ops& ops, const float* x, int64_t rows,
@@ -203,26 +201,28 @@ void FeedForward::ForwardMixture(const Ops& ops, const float* x, int64_t rows,
   ops.MatMul(x, rows, router);
   ops.pool().ParallelFor(rows, [&](int64_t row, int) {
     ChooseExperts(config, w.logits + row * experts, mixture.bias.data(),
-                  w.scores + row * 2 * experts, w.experts.data() + row * top,
+                  w.scores + row * 3 * experts, w.experts.data() + row * top,
                   w.weights + row * top);
   });
 
-  const std::vector<int64_t> first = Gather(ops, x, rows, w);
-  std::vector<MatMulGroup> gate_up, down;
+  Gather(ops, x, rows, w);
+  w.gate_up.clear();
+  w.down.clear();
   for (int64_t e = 0; e < experts; ++e) {
-    const int64_t begin = first[static_cast<size_t>(e)];
-    const int64_t count = first[static_cast<size_t>(e) + 1] - begin;
+    const int64_t begin = w.first[static_cast<size_t>(e)];
+    const int64_t count = w.first[static_cast<size_t>(e) + 1] - begin;
     if (count == 0) continue;
     const GatedMlp& expert = mixture.experts[static_cast<size_t>(e)];
     float* const input = w.gathered + begin * hidden_;
-    gate_up.push_back({&expert.gate, input, hidden_, count, w.expert_gate + begin * inner, inner});
-    gate_up.push_back({&expert.up, input, hidden_, count, w.expert_up + begin * inner, inner});
+    w.gate_up.push_back(
+        {&expert.gate, input, hidden_, count, w.expert_gate + begin * inner, inner});
+    w.gate_up.push_back({&expert.up, input, hidden_, count, w.expert_up + begin * inner, inner});
     // The inputs have been used up: the outputs take their place.
-    down.push_back({&expert.down, w.expert_gate + begin * inner, inner, count, input, hidden_});
+    w.down.push_back({&expert.down, w.expert_gate + begin * inner, inner, count, input, hidden_});
   }
-  ops.MatMul(gate_up);
+  ops.MatMul(w.gate_up);
   ops.SiluMul(w.expert_gate, w.expert_up, rows * top * inner, w.expert_gate);
-  ops.MatMul(down);
+  ops.MatMul(w.down);
 
   const bool has_shared = !mixture.shared.gate.empty();
   if (has_shared) mixture.shared.Forward(ops, x, rows, w.gated, w.shared);

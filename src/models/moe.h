@@ -30,7 +30,7 @@ struct GatedMlp {
 // Chooses the experts of one row from its router logits [n_routed_experts]: the bias counts for the
 // choice only, the weights are the sigmoids of the chosen, normalized (if the config says so) and
 // scaled. The lowest index wins a tie. experts, weights: [num_experts_per_tok], best first.
-// scratch: [2 * n_routed_experts].
+// scratch: [3 * n_routed_experts].
 void ChooseExperts(const MoeConfig& config, const float* logits, const float* bias, float* scratch,
                    int32_t* experts, float* weights);
 
@@ -44,13 +44,16 @@ struct FeedForwardWorkspace {
   float* gated = nullptr;        // [rows, 2 * the widest dense or shared intermediate]
   float* shared = nullptr;       // [rows, hidden]
   float* logits = nullptr;       // [rows, experts]
-  float* scores = nullptr;       // [rows, 2 * experts]
+  float* scores = nullptr;       // [rows, 3 * experts]
   float* weights = nullptr;      // [rows, top]
   float* gathered = nullptr;     // [rows * top, hidden]: inputs sorted by expert, then outputs
   float* expert_gate = nullptr;  // [rows * top, moe intermediate]
   float* expert_up = nullptr;
   std::vector<int32_t> experts;  // [rows, top]
   std::vector<int32_t> sorted;   // [rows, top]: where each choice lies in `gathered`
+  std::vector<int64_t> first;    // [experts + 1]: of each expert's places in `gathered`
+  std::vector<int64_t> next;     // [experts]
+  std::vector<MatMulGroup> gate_up, down;
 };
 
 // The feed-forward block of one layer: dense or a mixture.
@@ -73,10 +76,8 @@ class FeedForward {
   };
   void ForwardMixture(const Ops& ops, const float* x, int64_t rows, FeedForwardWorkspace& w,
                       float* out) const;
-  // Sorts the rows' choices by expert and copies their inputs together; returns the first sorted
-  // place of each expert, and one more for the end.
-  std::vector<int64_t> Gather(const Ops& ops, const float* x, int64_t rows,
-                              FeedForwardWorkspace& w) const;
+  // Sorts the rows' choices by expert and copies their inputs together.
+  void Gather(const Ops& ops, const float* x, int64_t rows, FeedForwardWorkspace& w) const;
 
   int64_t hidden_ = 0;
   GatedMlp dense_;

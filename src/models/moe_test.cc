@@ -21,7 +21,7 @@ Choice Choose(const MoeConfig& config, const std::vector<float>& logits,
   const auto top = static_cast<size_t>(config.num_experts_per_tok);
   choice.experts.resize(top);
   choice.weights.resize(top);
-  std::vector<float> scratch(2 * logits.size());
+  std::vector<float> scratch(3 * logits.size());
   ChooseExperts(config, logits.data(), bias.data(), scratch.data(), choice.experts.data(),
                 choice.weights.data());
   return choice;

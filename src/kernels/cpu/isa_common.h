@@ -6,6 +6,7 @@
 // machine can't run. No std containers or algorithms. tools/check_isa_objects.py proves it.
 //
 // Sixteen lanes at every level, so all levels sum in one order; they differ in fused products.
+// Attention is the exception: avx2/attention_dots.h and avx512/attention_bf16.h have their own.
 #pragma once
 
 #include <cstddef>

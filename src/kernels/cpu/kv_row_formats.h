@@ -189,9 +189,13 @@ struct RowSource {
     return;
   }
   int64_t page = begin / source.page_tokens, slot = begin % source.page_tokens;
-  for (int64_t i = 0; i < count; ++i) {
-    rows[i] = at(page, slot);
-    if (++slot == source.page_tokens) slot = 0, ++page;
+  for (int64_t i = 0; i < count; slot = 0, ++page) {
+    RowRef row = at(page, slot);
+    for (const int64_t end = MinOf(count, i + source.page_tokens - slot); i < end; ++i) {
+      rows[i] = row;
+      row.numbers += source.row_bytes;
+      row.scales += source.scales_row;
+    }
   }
 }
 

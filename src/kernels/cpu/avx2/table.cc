@@ -3,6 +3,7 @@
 #include "kernels/cpu/avx2/vec.h"
 // Algorithms.
 #include "kernels/cpu/attention.h"
+#include "kernels/cpu/avx2/attention_dots.h"
 #include "kernels/cpu/avx2/peak.h"
 #include "kernels/cpu/elementwise.h"
 #include "kernels/cpu/matmul_int8.h"
@@ -23,10 +24,10 @@ void FillAvx2Table(IsaTable* table) {
             .silu_mul = SiluMul,
             .add = AddTo,
             .expand_rows = ExpandRows,
-            .attention_chunk = AttentionChunk,
+            .attention_chunk = AttentionDots,
             .attention_merge = AttentionMerge,
             .attention_finish = AttentionFinish,
-            .index_scores = IndexScores,
+            .index_scores = IndexDots,
             .largest = Largest,
             .arg_max = ArgMax,
             .sum_exp = SumExp,

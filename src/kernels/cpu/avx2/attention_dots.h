@@ -1,0 +1,401 @@
+// Attention over one chunk of positions with eight lanes: a score adds products lane by lane over
+// dimensions, 16 at a time, and then folds its 16 lanes as ReduceAdd does; eight positions fold
+// together. Values are added in the order of positions. Both orders are the query's own, as in
+// kernels/cpu/attention.h, whose states and rules these are. Keys of eight positions, and values
+// where more than three queries share them, are expanded to float32 once, in the first-level cache.
+// Formats with one scale for a row keep it out of the products: it multiplies scores and weights.
+// See kernels/cpu/isa_common.h for the rules of this file; vec.h of the level comes first.
+#pragma once
+
+#include "kernels/cpu/attention.h"
+
+namespace tern {
+namespace {
+
+constexpr int64_t kDotTile = 8;         // positions whose scores fold together
+constexpr int64_t kValueFloats = 4096;  // of values expanded at a time
+constexpr int64_t kDotRowsAhead = 32;   // positions from now that are asked for
+constexpr int kDotQueries = 3;          // queries that share a register of keys or values
+constexpr int64_t kValueLanes = 32;     // dimensions of values in flight
+
+// Eight numbers of a row. RowFactor: what makes them the row's, 1 where Load8 does it all; kFactor:
+// the same for all rows.
+struct Bf16Eights : Bf16Rows {
+  using Bf16Rows::Bf16Rows;
+  static constexpr bool kRowFactor = false;
+  static constexpr float kFactor = 1.0f;
+  static float RowFactor(RowRef) { return 1.0f; }
+  static __m256 Load8(RowRef row, int64_t d) {
+    const auto* words = reinterpret_cast<const __m128i*>(row.numbers + d * 2);
+    return _mm256_castsi256_ps(
+        _mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(words)), 16));
+  }
+};
+
+struct F32Eights : F32Rows {
+  using F32Rows::F32Rows;
+  static constexpr bool kRowFactor = false;
+  static constexpr float kFactor = 1.0f;
+  static float RowFactor(RowRef) { return 1.0f; }
+  static __m256 Load8(RowRef row, int64_t d) {
+    return _mm256_loadu_ps(At<float>(row.numbers, d * 4));
+  }
+};
+
+// e4m3 numbers, over 256: as half-precision numbers with their exponent and mantissa bits, exact.
+inline __m256 E4m3Over256(const std::byte* p) {
+  int64_t bytes;
+  __builtin_memcpy(&bytes, p, sizeof(bytes));
+  const __m128i words = _mm_slli_epi16(_mm_cvtepi8_epi16(_mm_cvtsi64_si128(bytes)), 7);
+  return _mm256_cvtph_ps(_mm_and_si128(words, _mm_set1_epi16(static_cast<int16_t>(0xBFFF))));
+}
+
+struct E4m3Eights : E4m3Rows {
+  using E4m3Rows::E4m3Rows;
+  static constexpr bool kRowFactor = false;
+  static constexpr float kFactor = 256.0f;
+  static float RowFactor(RowRef) { return 1.0f; }
+  static __m256 Load8(RowRef row, int64_t d) { return E4m3Over256(row.numbers + d); }
+};
+
+// Grouped-query rows: one scale for a head's row.
+struct TiledEights : TiledRows {
+  using TiledRows::TiledRows;
+  static constexpr bool kRowFactor = true;
+  static constexpr float kFactor = 256.0f;
+  static float RowFactor(RowRef row) { return FloatOfE8m0(row.scales[0]); }
+  static __m256 Load8(RowRef row, int64_t d) { return E4m3Over256(row.numbers + d); }
+};
+
+// Latent rows: a scale for each 128 numbers.
+struct LatentTiledEights : TiledRows {
+  using TiledRows::TiledRows;
+  static constexpr bool kRowFactor = false;
+  static constexpr float kFactor = 256.0f;
+  static float RowFactor(RowRef) { return 1.0f; }
+  __m256 Load8(RowRef row, int64_t d) const {
+    return _mm256_mul_ps(E4m3Over256(row.numbers + d), _mm256_set1_ps(Scale(row, d)));
+  }
+};
+
+struct DsMlaEights : DsMlaRows {
+  using DsMlaRows::DsMlaRows;
+  static constexpr bool kRowFactor = false;
+  static constexpr float kFactor = 1.0f;
+  static float RowFactor(RowRef) { return 1.0f; }
+  __m256 Load8(RowRef row, int64_t d) const {
+    if (d >= shape.latent) return Bf16Eights::Load8({Rope(row, d), nullptr}, 0);
+    return _mm256_mul_ps(_mm256_mul_ps(E4m3Over256(row.numbers + d), _mm256_set1_ps(256.0f)),
+                         _mm256_set1_ps(Scale(row, d)));
+  }
+};
+
+// Lane sums of eight registers, lanes i and i + 4, then i + 2, i + 1; register j's in lane j.
+inline __m256 FoldEight(const __m256* x) {
+  __m256 halves[4];
+  for (int j = 0; j < 4; ++j) {
+    halves[j] = _mm256_add_ps(_mm256_permute2f128_ps(x[j], x[j + 4], 0x20),
+                              _mm256_permute2f128_ps(x[j], x[j + 4], 0x31));
+  }
+  __m256 pairs[2];
+  for (int j = 0; j < 2; ++j) {
+    pairs[j] = _mm256_add_ps(_mm256_shuffle_ps(halves[2 * j], halves[2 * j + 1], 0x44),
+                             _mm256_shuffle_ps(halves[2 * j], halves[2 * j + 1], 0xEE));
+  }
+  return _mm256_add_ps(_mm256_shuffle_ps(pairs[0], pairs[1], 0x88),
+                       _mm256_shuffle_ps(pairs[0], pairs[1], 0xDD));
+}
+
+// Lanes [half, half + 8) of the sums of kKeys keys by kQueries queries: as many registers as keys
+// and queries share without waiting for memory.
+template <int kQueries, int kKeys>
+inline void AddDots(const float* key, int64_t dim, const float* const* vectors, int64_t half,
+                    __m256 sum[kKeys][kQueries]) {
+  for (int j = 0; j < kKeys; ++j) {
+    for (int i = 0; i < kQueries; ++i) sum[j][i] = _mm256_setzero_ps();
+  }
+  for (int64_t d = half; d < dim; d += kLanes) {
+    __m256 x[kQueries];
+    for (int i = 0; i < kQueries; ++i) x[i] = _mm256_loadu_ps(vectors[i] + d);
+    for (int j = 0; j < kKeys; ++j) {
+      const __m256 k = _mm256_loadu_ps(key + j * dim + d);
+      for (int i = 0; i < kQueries; ++i) sum[j][i] = _mm256_fmadd_ps(k, x[i], sum[j][i]);
+    }
+  }
+}
+
+// keys: [kDotTile][key_dim]. scores[i * kAttentionChunk + j]: query i by key j, times factors[j].
+template <int kQueries>
+struct DotBlock {
+  static constexpr int kKeys = kQueries == 1 ? 8 : 4;
+  static void Run(const float* keys, QueryBlock q, int64_t query, __m256 factors, float* scores) {
+    __m256 dots[kQueries][kDotTile];
+    const float* vectors[kQueries];
+    for (int i = 0; i < kQueries; ++i) vectors[i] = q[query + i];
+    for (int first = 0; first < kDotTile; first += kKeys) {
+      const float* key = keys + first * q.head_dim;
+      __m256 sum[kKeys][kQueries];
+      AddDots<kQueries, kKeys>(key, q.head_dim, vectors, 0, sum);
+      for (int j = 0; j < kKeys; ++j) {
+        for (int i = 0; i < kQueries; ++i) dots[i][first + j] = sum[j][i];
+      }
+      AddDots<kQueries, kKeys>(key, q.head_dim, vectors, 8, sum);
+      for (int j = 0; j < kKeys; ++j) {
+        for (int i = 0; i < kQueries; ++i) {
+          dots[i][first + j] = _mm256_add_ps(dots[i][first + j], sum[j][i]);
+        }
+      }
+    }
+    for (int i = 0; i < kQueries; ++i) {
+      _mm256_storeu_ps(scores + (query + i) * kAttentionChunk,
+                       _mm256_mul_ps(FoldEight(dots[i]), factors));
+    }
+  }
+};
+
+// Scores of all queries at positions [0, count) of the chunk; those up to the next multiple of
+// eight are not scores.
+template <typename Eights>
+void ScoreRows(const Eights& format, const RowRef* rows, int64_t count, QueryBlock q,
+               int64_t queries, float scale, float* keys, float* scores) {
+  const __m256 all = _mm256_set1_ps(scale * Eights::kFactor);
+  const int64_t even = EvenTile(queries, kDotQueries);
+  Prefetch(rows, 0, MinOf(kDotRowsAhead, count), 0, format.Offset(q.head_dim));
+  for (int64_t tile = 0; tile < count; tile += kDotTile) {
+    Prefetch(rows, MinOf(tile + kDotRowsAhead, count),
+             MinOf(tile + kDotRowsAhead + kDotTile, count), 0, format.Offset(q.head_dim));
+    alignas(32) float factors[kDotTile];
+    for (int64_t j = 0; j < kDotTile; ++j) {
+      const RowRef row = rows[MinOf(tile + j, count - 1)];
+      factors[j] = Eights::RowFactor(row);
+      float* key = keys + j * q.head_dim;
+      for (int64_t d = 0; d < q.head_dim; d += 8) _mm256_storeu_ps(key + d, format.Load8(row, d));
+    }
+    const __m256 row_factors =
+        Eights::kRowFactor ? _mm256_mul_ps(_mm256_load_ps(factors), all) : all;
+    for (int64_t i = 0; i < queries; i += even) {
+      RunBlock<DotBlock, kDotQueries>(MinOf(even, queries - i), keys, q, i, row_factors,
+                                      scores + tile);
+    }
+  }
+}
+
+// Values that have been expanded: [positions][value_dim] float32.
+struct ExpandedEights {
+  const float* values;
+  int64_t value_dim;
+  __m256 Value(int64_t j, int64_t d) const { return _mm256_loadu_ps(values + j * value_dim + d); }
+};
+template <typename Eights>
+struct StoredEights {
+  const Eights* format;
+  const RowRef* rows;
+  __m256 Value(int64_t j, int64_t d) const { return format->Load8(rows[j], d); }
+};
+
+// states[i][d..] += weights[i][j] * value[j][d..] for j in [begin, end), 32 dimensions at a time.
+template <typename Source, int kEights>
+struct WeighedBlock {
+  template <int kQueries>
+  struct Queries {
+    static void Run(const Source* source, int64_t begin, int64_t end, int64_t d,
+                    const float* weights, float* states, int64_t stride) {
+      __m256 sum[kQueries][kEights];
+      for (int i = 0; i < kQueries; ++i) {
+        for (int v = 0; v < kEights; ++v)
+          sum[i][v] = _mm256_loadu_ps(states + i * stride + d + 8 * v);
+      }
+      for (int64_t j = begin; j < end; ++j) {
+        __m256 weight[kQueries];
+        for (int i = 0; i < kQueries; ++i) {
+          weight[i] = _mm256_broadcast_ss(weights + i * kAttentionChunk + j);
+        }
+        for (int v = 0; v < kEights; ++v) {
+          const __m256 value = source->Value(j, d + 8 * v);
+          for (int i = 0; i < kQueries; ++i)
+            sum[i][v] = _mm256_fmadd_ps(weight[i], value, sum[i][v]);
+        }
+      }
+      for (int i = 0; i < kQueries; ++i) {
+        for (int v = 0; v < kEights; ++v)
+          _mm256_storeu_ps(states + i * stride + d + 8 * v, sum[i][v]);
+      }
+    }
+  };
+};
+
+template <typename Source>
+void AddWeighed(const Source& source, int64_t begin, int64_t end, int64_t value_dim,
+                int64_t queries, const float* weights, float* states) {
+  if (begin >= end) return;
+  const int64_t stride = AttentionStateFloats(value_dim);
+  int64_t d = 0;
+  for (; d + kValueLanes <= value_dim; d += kValueLanes) {
+    RunBlock<WeighedBlock<Source, 4>::template Queries, kDotQueries>(queries, &source, begin, end,
+                                                                     d, weights, states, stride);
+  }
+  if (d < value_dim) {
+    RunBlock<WeighedBlock<Source, 2>::template Queries, kDotQueries>(queries, &source, begin, end,
+                                                                     d, weights, states, stride);
+  }
+}
+
+// Weighted values of all queries. limit(i): the positions of the chunk that query i sees.
+template <typename Source, typename Limit>
+void WeighRows(const Source& source, int64_t begin, int64_t count, int64_t value_dim,
+               int64_t queries, Limit limit, const float* scores, float* states) {
+  const int64_t stride = AttentionStateFloats(value_dim);
+  const int64_t even = EvenTile(queries, kDotQueries);
+  const auto seen = [&](int64_t i) { return MaxOf(0, MinOf(limit(i) - begin, count)); };
+  for (int64_t i = 0; i < queries; i += even) {
+    const int64_t block = MinOf(even, queries - i);
+    const int64_t common = seen(i);  // limits ascend with the row
+    AddWeighed(source, 0, common, value_dim, block, scores + i * kAttentionChunk + begin,
+               states + i * stride);
+    for (int64_t j = i + 1; j < i + block; ++j) {
+      AddWeighed(source, common, seen(j), value_dim, 1, scores + j * kAttentionChunk + begin,
+                 states + j * stride);
+    }
+  }
+}
+
+template <typename Eights>
+void AttentionDotsOf(const Eights& format, const AttentionArgs& args, const AttentionBlock& block,
+                     const float* q, int64_t chunk, float* workspace, float* states) {
+  const int64_t key_dim = args.key_dim, value_dim = args.value_dim;
+  const int64_t queries = block.rows * block.heads, stride = AttentionStateFloats(value_dim);
+  const int64_t max_index = AttentionMaxIndex(value_dim);
+  const int64_t begin = chunk * kAttentionChunk;
+  const int64_t count = SeenInChunk(args, block, block.rows - 1, chunk);
+  const auto limit = [&](int64_t i) { return SeenInChunk(args, block, i / block.heads, chunk); };
+  float* expanded = workspace;  // keys, then values
+  float* scores = workspace + AttentionMaxIndex(key_dim) * kKeyTile;
+  RowRef row[kAttentionChunk];
+
+  RowRefs(KeySource(args, block, format.Offset(key_dim)), begin, count, row);
+  ScoreRows(format, row, count,
+            QueryBlock{q + block.first_head * key_dim, block.heads, key_dim, args.heads * key_dim},
+            queries, args.scale, expanded, scores);
+
+  RowRefs(ValueSource(args, block, format.Offset(value_dim)), begin, count, row);
+  Prefetch(row, 0, MinOf(kDotRowsAhead, count), 0, format.Offset(value_dim));
+  for (int64_t i = 0; i < queries; ++i) {
+    float* state = states + i * stride;
+    __builtin_memset(state, 0, sizeof(float) * static_cast<size_t>(stride));
+    state[max_index] = -__builtin_inff();
+    const int64_t seen = limit(i);
+    if (seen == 0) continue;
+    float* weights = scores + i * kAttentionChunk;
+    Softmax(weights, seen, state + max_index, state + max_index + 1);
+    if constexpr (Eights::kRowFactor) {
+      for (int64_t j = 0; j < seen; ++j) weights[j] *= Eights::RowFactor(row[j]);
+    }
+  }
+
+  const int64_t tile = MinOf(kKeyTile, MaxOf(kValueFloats / value_dim, 8));
+  for (int64_t first = 0; first < count; first += tile) {
+    const int64_t positions = MinOf(tile, count - first);
+    Prefetch(row, MinOf(first + kDotRowsAhead, count),
+             MinOf(first + kDotRowsAhead + positions, count), 0, format.Offset(value_dim));
+    if (queries <= kDotQueries) {
+      WeighRows(StoredEights<Eights>{&format, row + first}, first, positions, value_dim, queries,
+                limit, scores, states);
+      continue;
+    }
+    for (int64_t j = 0; j < positions; ++j) {
+      for (int64_t d = 0; d < value_dim; d += 8) {
+        _mm256_storeu_ps(expanded + j * value_dim + d, format.Load8(row[first + j], d));
+      }
+    }
+    WeighRows(ExpandedEights{expanded, value_dim}, first, positions, value_dim, queries, limit,
+              scores, states);
+  }
+  if (Eights::kFactor == 1.0f) return;
+  const __m256 factor = _mm256_set1_ps(Eights::kFactor);
+  for (int64_t i = 0; i < queries; ++i) {
+    float* state = states + i * stride;
+    for (int64_t d = 0; d < value_dim; d += 8) {
+      _mm256_storeu_ps(state + d, _mm256_mul_ps(_mm256_loadu_ps(state + d), factor));
+    }
+  }
+}
+
+// Indexer keys of the FP8 formats: one float32 scale per key.
+struct ScaledEights : ScaledRows {
+  using ScaledRows::ScaledRows;
+  static constexpr bool kRowFactor = true;
+  static constexpr float kFactor = 256.0f;
+  static float RowFactor(RowRef row) { return Scale(row); }
+  static __m256 Load8(RowRef row, int64_t d) { return E4m3Over256(row.numbers + d); }
+};
+
+// As IndexScoresOf: heads in order.
+template <typename Eights>
+void IndexDotsOf(const Eights& format, const AttentionArgs& args, const AttentionBlock& block,
+                 const float* q, const float* w, int64_t chunk, float* workspace, float* scores,
+                 int64_t scores_stride) {
+  const int64_t heads = args.heads, dim = args.key_dim;
+  const int64_t count = SeenInChunk(args, block, block.rows - 1, chunk);
+  float* dots = workspace + AttentionMaxIndex(dim) * kKeyTile;
+  RowRef row[kAttentionChunk];
+  RowRefs(KeySource(args, {}, 0), chunk * kAttentionChunk, count, row);
+  for (int64_t r = 0; r < block.rows; ++r, q += heads * dim, w += heads) {
+    ScoreRows(format, row, count, QueryBlock{q, heads, dim, heads * dim}, heads, args.scale,
+              workspace, dots);
+    float* out = scores + r * scores_stride;
+    for (int64_t j = 0; j < count; j += kLanes) {
+      Vec sum = Zero();
+      for (int64_t head = 0; head < heads; ++head) {
+        const Vec dot = Load(dots + head * kAttentionChunk + j);
+        sum = MulAdd(Set(w[head]), Max(dot, Zero()), sum);
+      }
+      StorePartial(out + j, sum, count - j);
+    }
+  }
+}
+
+void IndexDots(const AttentionArgs& args, const AttentionBlock& block, const float* q,
+               const float* w, int64_t chunk, float* workspace, float* scores,
+               int64_t scores_stride) {
+  const auto run = [&](const auto& format) {
+    IndexDotsOf(format, args, block, q, w, chunk, workspace, scores, scores_stride);
+  };
+  if (args.key_dim % kLanes != 0) {
+    return IndexScores(args, block, q, w, chunk, workspace, scores, scores_stride);
+  }
+  switch (args.format) {
+    case KvFormat::kF32:
+      return run(F32Eights(RowShape()));
+    case KvFormat::kBf16:
+      return run(Bf16Eights(RowShape()));
+    default:
+      return run(ScaledEights(RowShape()));
+  }
+}
+
+void AttentionDots(const AttentionArgs& args, const AttentionBlock& block, const float* q,
+                   int64_t chunk, float* workspace, float* states) {
+  // Whole groups of sixteen, values no wider than keys: what models have.
+  if (args.key_dim % kLanes != 0 || args.value_dim % kLanes != 0 || args.value_dim > args.key_dim) {
+    return AttentionChunk(args, block, q, chunk, workspace, states);
+  }
+  const RowShape shape{args.latent};
+  const auto run = [&](const auto& format) {
+    AttentionDotsOf(format, args, block, q, chunk, workspace, states);
+  };
+  switch (args.format) {
+    case KvFormat::kF32:
+      return run(F32Eights(shape));
+    case KvFormat::kBf16:
+      return run(Bf16Eights(shape));
+    case KvFormat::kFp8E4m3:
+      return run(E4m3Eights(shape));
+    case KvFormat::kFp8Tiled:
+      return args.latent == 0 ? run(TiledEights(shape)) : run(LatentTiledEights(shape));
+    case KvFormat::kFp8DsMla:
+      return run(DsMlaEights(shape));
+  }
+}
+
+}  // namespace
+}  // namespace tern
