@@ -4,18 +4,25 @@
 # (.cache/peers/avx2). Takes about 15 minutes for each on two cores, once; never part of CI.
 # With --models it also makes the models that tern is compared on: SmolLM2 in Q4_0 and IQ4_NL, and
 # the random-weight GGUF twin of tests/data/configs/bench-moe-6l.json.
-# usage: scripts/peers.sh [--jobs N] [--models]
+# --variant builds only one of the two.
+# usage: scripts/peers.sh [--jobs N] [--variant native|avx2] [--models]
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 package=llama-cpp-python==0.3.36
 sha256=832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e
 jobs=$(nproc)
 models=
+variants=(native avx2)
 while [ $# -gt 0 ]; do
   case "$1" in
     --jobs) jobs=${2:?--jobs needs a number}; shift ;;
     --models) models=1 ;;
-    *) die "unknown option '$1' (usage: scripts/peers.sh [--jobs N] [--models])" ;;
+    --variant)
+      case "${2:-}" in native | avx2) ;; *) die "--variant needs native or avx2" ;; esac
+      variants=("$2")
+      shift
+      ;;
+    *) die "unknown option '$1' (usage: scripts/peers.sh [--jobs N] [--variant native|avx2] [--models])" ;;
   esac
   shift
 done
@@ -57,9 +64,15 @@ build() {
   nice -n 19 ninja -C "$name" -j "$jobs" "${programs[@]}" >&2
   touch "$name/built"
 }
-build native -DGGML_NATIVE=ON
-build avx2 -DGGML_NATIVE=OFF -DGGML_SSE42=ON -DGGML_AVX=ON -DGGML_AVX2=ON -DGGML_FMA=ON \
-  -DGGML_F16C=ON -DGGML_BMI2=ON -DGGML_AVX_VNNI=OFF -DGGML_AVX512=OFF
+for variant in "${variants[@]}"; do
+  case "$variant" in
+    native) build native -DGGML_NATIVE=ON ;;
+    avx2)
+      build avx2 -DGGML_NATIVE=OFF -DGGML_SSE42=ON -DGGML_AVX=ON -DGGML_AVX2=ON -DGGML_FMA=ON \
+        -DGGML_F16C=ON -DGGML_BMI2=ON -DGGML_AVX_VNNI=OFF -DGGML_AVX512=OFF
+      ;;
+  esac
+done
 
 if [ -n "$models" ]; then
   q4_1=$("$root/scripts/fetch_smollm2.sh")
@@ -67,7 +80,7 @@ if [ -n "$models" ]; then
     out="SmolLM2-135M-Instruct.$type.gguf"
     [ -e "$out" ] && continue
     step "requantizing SmolLM2 to $type"
-    native/bin/llama-quantize --allow-requantize --pure "$q4_1" "$out.part" "$type" >&2
+    "${variants[0]}/bin/llama-quantize" --allow-requantize --pure "$q4_1" "$out.part" "$type" >&2
     mv "$out.part" "$out"
   done
   for type in q4_0 iq4_nl; do
@@ -79,4 +92,4 @@ if [ -n "$models" ]; then
     mv "$out.part" "$out"
   done
 fi
-find "$peers"/{native,avx2}/bin -maxdepth 1 -name 'llama-*' -type f | sort
+find "${variants[@]/%//bin}" -maxdepth 1 -name 'llama-*' -type f -printf "$peers/%p\n" | sort

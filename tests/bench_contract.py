@@ -26,11 +26,12 @@ def failure(*args, says):
     assert code == 1 and out == "" and says in err and err.count("\n") <= 2, (args, code, out, err)
 
 
-for part in ("limits", "model", "kernels", "serve", "compare"):
+PARTS = ("limits", "model", "kernels", "serve", "compare", "kv")
+for part in PARTS:
     code, out, _ = run(part, "--help")
     assert code == 0 and "--json" in out and "--plot" in out, part
 code, out, _ = run("--help")
-assert code == 0 and all(part in out for part in ("limits", "model", "kernels", "serve", "compare"))
+assert code == 0 and all(part in out for part in PARTS)
 usage_error(says="Usage")
 usage_error("nothing", says="there is no part 'nothing'")
 
@@ -58,6 +59,18 @@ with tempfile.TemporaryDirectory() as folder:
     assert {r["kv_format"] for r in model["results"]} == {"bf16", "fp8_tiled"}
     assert len({r["activation_format"] for r in model["results"]}) == 2
     xml.dom.minidom.parse(str(folder / "m.svg"))
+
+    # Eight BF16 requests' memory holds sixteen in fp8_e4m3; both numbers are decoded.
+    code, out, err = run("kv", *TINY, "--contexts", "100,300", "--formats", "bf16,fp8_e4m3,fp8_tiled", "--steps", "2",
+                         "--turns", "2", "--json", str(folder / "kv.json"), "--plot", str(folder / "kv.svg"))
+    assert code == 0 and "fp8_tiled" in out, err
+    kv = json.loads((folder / "kv.json").read_text())["results"]
+    assert [r["requests_that_fit"] for r in kv if r["kv_format"] == "bf16"] == [8, 8], kv
+    assert {r["batch"] for r in kv if r["kv_format"] == "fp8_e4m3"} >= {8}, kv
+    assert all(len(r["tokens_per_s_turns"]) == 2 and r["plan_ratio"] > 0 for r in kv), kv
+    xml.dom.minidom.parse(str(folder / "kv.svg"))
+    failure("kv", *TINY, "--contexts", "4k", says="--contexts '4k'")
+    failure("kv", *TINY, "--formats", "bf16", says="two KV formats")
 
     code, out, err = run("kernels", "--filter", "matmul/int4/576x576/rows:1", "--min-time", "1", "--json", "-")
     assert code == 0, err

@@ -207,7 +207,7 @@ Result<std::shared_ptr<CacheState>> MakeMlaCache(Ops& ops, const MlaShape& shape
   return state;
 }
 
-// `selected` > 0: each row attends so many positions, every second one.
+// `selected` > 0: each row attends so many positions, evenly spread.
 Result<KernelRun> MakeMlaDecode(Ops& ops, const MlaShape& shape, KvFormat format, int64_t sequences,
                                 int64_t positions, int64_t selected) {
   TERN_ASSIGN_OR_RETURN(auto state, MakeMlaCache(ops, shape, format, sequences, positions, 1));
@@ -222,7 +222,9 @@ Result<KernelRun> MakeMlaDecode(Ops& ops, const MlaShape& shape, KvFormat format
              static_cast<double>(2 * shape.latent + shape.rope),
          &run);
   const auto chosen = std::make_shared<std::vector<int32_t>>();
-  for (int64_t i = 0; i < selected; ++i) chosen->push_back(static_cast<int32_t>(2 * i));
+  for (int64_t i = 0; i < selected; ++i) {
+    chosen->push_back(static_cast<int32_t>(i * positions / selected));
+  }
   const std::vector<RowSelection> selections(static_cast<size_t>(selected > 0 ? sequences : 0),
                                              RowSelection{chosen->data(), selected});
   run.run = [&ops, state, shape, chosen, selections] {
@@ -277,6 +279,39 @@ Result<KernelRun> MakeIndexer(Ops& ops, const IndexerShape& shape, KvFormat form
                       chosen->data(), &selection);
   };
   return run;
+}
+
+// A row of one sparse layer of GLM-5.2: the indexer over all positions, then attention over those
+// that it chose. `dense`: attention over all, without an indexer.
+Result<KernelRun> MakeSparseLayer(Ops& ops, KvFormat format, int64_t positions, bool dense) {
+  constexpr int64_t kTopK = 2048;
+  const MlaShape shape{
+      .heads = 64, .latent = 512, .rope = 64, .nope = 192, .value = 256, .scale = 0.0625f};
+  const IndexerShape index{.heads = 32, .dim = 128, .top_k = kTopK, .scale = 0.088f};
+  if (dense) return MakeMlaDecode(ops, shape, format, 1, positions, 0);
+  TERN_ASSIGN_OR_RETURN(KernelRun select, MakeIndexer(ops, index, format, positions));
+  TERN_ASSIGN_OR_RETURN(KernelRun attend, MakeMlaDecode(ops, shape, format, 1, positions, kTopK));
+  KernelRun run;
+  run.bytes = select.bytes + attend.bytes;
+  run.f32_ops = select.f32_ops + attend.f32_ops;
+  run.bf16_ops = select.bf16_ops + attend.bf16_ops;
+  run.run = [select = std::move(select.run), attend = std::move(attend.run)] {
+    select();
+    attend();
+  };
+  return run;
+}
+
+void AddSparseLayers(std::vector<KernelCase>& cases) {
+  for (const KvFormat format : {KvFormat::kBf16, KvFormat::kFp8Tiled}) {
+    for (const int64_t positions : {4096, 32768}) {
+      for (const bool dense : {false, true}) {
+        cases.push_back({fmt::format("dsa_layer/{}/{} of {} positions", KvFormatName(format),
+                                     dense ? "all" : "2048", positions),
+                         [=](Ops& ops) { return MakeSparseLayer(ops, format, positions, dense); }});
+      }
+    }
+  }
 }
 
 void AddMatMuls(std::vector<KernelCase>& cases) {
@@ -366,6 +401,7 @@ std::vector<KernelCase> KernelCases(const std::string& filter) {
   AddMatMuls(cases);
   AddAttention(cases);
   AddLatentAttention(cases);
+  AddSparseLayers(cases);
   std::erase_if(cases,
                 [&](const KernelCase& one) { return one.name.find(filter) == std::string::npos; });
   return cases;

@@ -29,6 +29,7 @@ constexpr Part kParts[] = {
      BenchCompareCommand},
     {"limits", "memory bandwidth and peak arithmetic of this machine", BenchLimitsCommand},
     {"kernels", "single operations at shapes that models have", BenchKernelsCommand},
+    {"kv", "KV formats: requests that fit, and the speed of decoding them", BenchKvCommand},
     {"serve", "load on a server: latencies, throughput, goodput", BenchServeCommand},
     {"model", "prefill and decode of a model, as shares of the limits", BenchModelCommand},
 };

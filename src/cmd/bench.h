@@ -14,6 +14,7 @@ namespace tern {
 
 int BenchCompareCommand(const std::vector<std::string>& args);
 int BenchKernelsCommand(const std::vector<std::string>& args);
+int BenchKvCommand(const std::vector<std::string>& args);
 int BenchLimitsCommand(const std::vector<std::string>& args);
 int BenchModelCommand(const std::vector<std::string>& args);
 int BenchServeCommand(const std::vector<std::string>& args);

@@ -49,6 +49,16 @@ Result<std::unique_ptr<LoadedBenchModel>> LoadedBenchModel::Load(const ModelOpti
   return result;
 }
 
+std::unique_ptr<LoadedBenchModel> LoadedBenchModel::SameWeights() const {
+  std::unique_ptr<LoadedBenchModel> result(new LoadedBenchModel);
+  result->model_ = model_;
+  result->config_ = config_;
+  result->page_tokens_ = page_tokens_;
+  result->kv_bf16_layers_ = kv_bf16_layers_;
+  result->facts_ = facts_;
+  return result;
+}
+
 Status LoadedBenchModel::SetKvFormat(const std::string& name) {
   sequences_.clear();
   TERN_ASSIGN_OR_RETURN(const KvFormat format, ChooseKvFormat(name, model_->info()));

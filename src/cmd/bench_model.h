@@ -24,10 +24,16 @@ class LoadedBenchModel final : public BenchModel {
   // Errors name the file or flag. `ops` outlives the result.
   static Result<std::unique_ptr<LoadedBenchModel>> Load(const ModelOptions& options, Ops& ops);
 
+  // Another one with the same weights and no sequences: its KV format is its own.
+  std::unique_ptr<LoadedBenchModel> SameWeights() const;
+
   // Rows are stored so from the next Reserve on: `name` as --kv-cache-dtype. Errors:
   // ChooseKvFormat's and PageFormat::Make's.
   Status SetKvFormat(const std::string& name);
 
+  Model& model() { return *model_; }
+  int64_t page_tokens() const { return page_tokens_; }
+  int64_t page_bytes() const { return format_->page_bytes(); }  // REQUIRES: SetKvFormat
   const BenchModelFacts& facts() const override { return facts_; }
   Status Reserve(int64_t sequences, int64_t positions) override;
   Status Prefill(int64_t sequence, std::span<const int32_t> tokens) override;
@@ -49,7 +55,7 @@ class LoadedBenchModel final : public BenchModel {
   // Positions that a row attends when `positions` are cached.
   int64_t Attended(int64_t positions) const;
 
-  std::unique_ptr<Model> model_;
+  std::shared_ptr<Model> model_;
   ModelConfig config_;
   int64_t page_tokens_ = 0;
   std::vector<int64_t> kv_bf16_layers_;
