@@ -56,6 +56,7 @@ EngineCore::EngineCore(Model& model, ThreadPool& pool, const EngineOptions& opti
       plan_(plan),
       random_seed_(random_seed),
       max_sequence_tokens_(std::min(plan.context_length, plan.total_tokens)),
+      max_running_requests_(options.max_running_requests),
       kv_(std::move(kv)),
       scheduler_({.max_running_requests = options.max_running_requests,
                   .chunk_tokens = options.chunked_prefill_size},
@@ -124,20 +125,23 @@ void EngineCore::Submit(RequestId id, GenerateRequest request, std::shared_ptr<T
   const int64_t room = max_sequence_tokens_ - sequence->size();
   sequence->max_tokens = sequence->size() + std::min(room, sequence->sampling.max_new_tokens);
   sequence->arrival_us = arrival_us;
+  if (handoff_ != nullptr) sequence->rendezvous = std::move(request.rendezvous);
+  Sequence& added = *sequence;
   scheduler_.Add(std::move(sequence));
+  if (added.rendezvous) {
+    if (const Status status = handoff_->Begin(added); !status.ok()) EndWithError(id, status);
+  }
   FitToUsablePages();
 }
 
 bool EngineCore::Step() {
-  if (idle()) return false;
+  const bool moved = StepHandoff();
+  if (queues().running.empty() && queues().waiting.empty()) return moved;
   const int64_t start_us = clock_.NowUs();
   const int64_t sampled_before = sampled_tokens_;
   const int64_t prefill_before = totals_.prefill_tokens;
   scheduler_.FillBatch(&batch_);
-  if (batch_.empty()) {
-    EndStuck();
-    return true;
-  }
+  if (batch_.empty()) return EndStuck() || moved;
   NoteAdmissions();
   EndTampered();
   if (batch_.empty()) return true;
@@ -200,11 +204,17 @@ void EngineCore::EndTampered() {
 }
 
 // With nothing running, the oldest request fits by construction. When it does not, pages have been
-// lost: it gets an error rather than wait for ever.
-void EngineCore::EndStuck() {
+// lost: it gets an error rather than wait for ever. False: pages are with requests that wait for
+// another engine, which will give them back.
+bool EngineCore::EndStuck() {
   totals_.retractions += batch_.retracted();
-  if (!queues().running.empty() || batch_.retracted() > 0) return;
+  if (!queues().running.empty() || batch_.retracted() > 0) return true;
+  const auto& parked = queues().parked;
+  if (std::ranges::any_of(parked, [](const auto& one) { return one->lease.pages() > 0; })) {
+    return false;
+  }
   EndWithError(queues().waiting.front()->id, Internal("the KV cache has lost pages"));
+  return true;
 }
 
 Status EngineCore::Forward() {
@@ -277,6 +287,7 @@ void EngineCore::Deliver(std::vector<Result<SampledToken>> sampled) {
     totals_.prefill_tokens +=
         std::clamp<int64_t>(sequence.prompt_tokens - sequence.computed, 0, entry.rows);
     sequence.computed += entry.rows;
+    if (handoff_ != nullptr) handoff_->NoteComputed(sequence);
     if (!DeliverPromptLogprobs(sequence)) continue;
     if (samples) {
       DeliverToken(sequence, *token);
@@ -302,6 +313,7 @@ void EngineCore::DeliverToken(Sequence& sequence, const Result<SampledToken>& sa
   // From now on others may share the prompt's pages.
   kv_->Commit(sequence.space, sequence.tokens, sequence.prompt_tokens, sequence.prompt_tokens,
               &sequence.lease);
+  if (handoff_ != nullptr && handoff_->TakeFirstToken(sequence, *sampled)) return;
   const int32_t token = sampled->token;
   if (sequence.mask != nullptr) sequence.mask->Accept(token);
   ++sampled_tokens_;
@@ -362,8 +374,7 @@ void EngineCore::EndAll(const Status& status) {
 
 std::vector<RequestId> EngineCore::LiveIds() const {
   std::vector<RequestId> ids;
-  for (const auto& sequence : queues().running) ids.push_back(sequence->id);
-  for (const auto& sequence : queues().waiting) ids.push_back(sequence->id);
+  queues().ForEach([&](const Sequence& sequence) { ids.push_back(sequence.id); });
   return ids;
 }
 
@@ -380,6 +391,10 @@ void EngineCore::End(RequestId id, FinishEvent event) {
     } catch (const std::bad_alloc&) {  // others will not find the rows; the sink must hear the end
       TERN_LOG(kWarning, "request {}: no memory to cache its pages", id);
     }
+  }
+  if (handoff_ != nullptr) {
+    const bool gone = event.reason == FinishEvent::Reason::kAborted;
+    handoff_->Forget(*sequence, gone ? Cancelled("the client is gone") : event.status);
   }
   kv_->Release(&sequence->lease);
   event.prompt_tokens = sequence->prompt_tokens;
@@ -415,6 +430,10 @@ void EngineCore::FitToUsablePages() {
   }
 }
 
+void EngineCore::RefuseRendezvous(const Rendezvous& rendezvous, const Status& why) {
+  if (handoff_ != nullptr) handoff_->Refuse(rendezvous, why);
+}
+
 bool EngineCore::FlushCache() {
   if (!idle()) return false;
   kv_->Flush();
@@ -429,6 +448,10 @@ EngineStats EngineCore::Stats() const {
     stats.queued_tokens += sequence->size();
     stats.retracted_requests += sequence->retractions > 0 ? 1 : 0;
   }
+  for (const auto& parked : queues().parked) {
+    ++(parked->lease.pages() > 0 ? stats.running_requests : stats.queued_requests);
+  }
+  if (handoff_ != nullptr) stats.handoff = handoff_->Stats();
   const int64_t page_tokens = kv_->format().page_tokens();
   stats.total_tokens = plan_.total_tokens;
   stats.cached_tokens = kv_->evictable_pages() * page_tokens;
@@ -446,6 +469,7 @@ EngineStats EngineCore::Stats() const {
 Status EngineCore::CheckInvariants() const {
   std::vector<const KvLease*> leases;
   for (const auto& sequence : queues().running) leases.push_back(&sequence->lease);
+  for (const auto& sequence : queues().parked) leases.push_back(&sequence->lease);
   for (const auto& sequence : queues().waiting) {
     if (sequence->lease.pages() > 0) return Internal("a waiting request holds KV pages");
   }

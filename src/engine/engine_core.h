@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -13,8 +14,10 @@
 #include "base/result.h"
 #include "base/thread_pool.h"
 #include "engine/batch.h"
+#include "engine/disaggregation.h"
 #include "engine/engine.h"
 #include "engine/engine_metrics.h"
+#include "engine/handoff.h"
 #include "engine/memory_plan.h"
 #include "engine/sampler.h"
 #include "engine/scheduler.h"
@@ -44,8 +47,17 @@ class EngineCore {
   // As Engine::FlushCache.
   bool FlushCache();
 
-  // Computes one batch. False when there was nothing to do.
+  // Computes one batch, and moves hand-offs on. False when nothing could be done: all that is live
+  // waits for another engine.
   bool Step();
+
+  // From now on prompts go to, or come from, another engine. `new_id` gives ids to the prompts that
+  // the other side wants computed without a request. Before the first Submit, once.
+  void SetDisaggregation(Disaggregation disaggregation, std::function<RequestId()> new_id);
+  // The other half of a request that was refused here hears why.
+  void RefuseRendezvous(const Rendezvous& rendezvous, const Status& why);
+  // When Step must run again at the latest, though nothing arrives; INT64_MAX: never.
+  int64_t NextDeadlineUs() const;
 
   bool idle() const { return scheduler_.queues().empty(); }
   EngineStats Stats() const;
@@ -63,7 +75,10 @@ class EngineCore {
              std::unique_ptr<KvCache> kv);
 
   // Step's parts, in order.
-  void EndStuck();
+  bool StepHandoff();
+  void TakeHandoffEvent(HandoffEvent event);
+  void SubmitRecomputes();
+  bool EndStuck();
   void NoteAdmissions();
   void EndTampered();
   Status Forward();
@@ -89,9 +104,13 @@ class EngineCore {
   const MemoryPlan plan_;
   const uint64_t random_seed_;
   const int64_t max_sequence_tokens_;  // min(context, KV capacity)
+  const int64_t max_running_requests_;
 
   const std::unique_ptr<KvCache> kv_;
   Scheduler scheduler_;
+  std::unique_ptr<Handoff> handoff_;  // null: this engine does both halves itself
+  std::function<RequestId()> new_id_;
+  std::vector<HandoffEvent> handoff_events_;
   Batch batch_;
   Buffer logits_;                              // [max_running_requests, vocab] float32
   EngineStats totals_;                         // the counters of Stats()

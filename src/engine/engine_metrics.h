@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 
 #include "base/metrics.h"
 #include "engine/engine.h"
@@ -12,21 +13,27 @@ namespace tern {
 
 class EngineMetrics {
  public:
-  // `registry` outlives this.
-  explicit EngineMetrics(MetricRegistry& registry);
+  // `registry` outlives this. A prefill or decode engine's metrics are labelled with its role.
+  explicit EngineMetrics(MetricRegistry& registry, EngineRole role = EngineRole::kUnified);
 
   // What does not change while the engine runs.
   void SetPlan(const MemoryPlan& plan, int64_t page_tokens);
   // Gauges take the snapshot's values, counters grow by the difference to the last one.
   void Publish(const EngineStats& stats, int64_t evicted_tokens);
 
+  void ObserveTransfer(const HandoffTimes& times);
   void ObserveQueueTime(int64_t us);
   void ObserveFirstToken(int64_t us);
   void ObserveTokenGap(int64_t us);
   void ObserveFinished(int64_t e2e_us, int64_t prompt_tokens, int64_t generated_tokens);
 
  private:
+  // Those that only a prefill or decode engine has.
+  struct HandoffMetrics;
+
   MetricRegistry& registry_;
+  const MetricLabels labels_;
+  const std::shared_ptr<HandoffMetrics> handoff_;
   EngineStats last_;
   int64_t last_evicted_ = 0;
 

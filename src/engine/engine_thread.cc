@@ -14,15 +14,24 @@ constexpr int64_t kCheckIntervalUs = 1'000'000;
 }  // namespace
 
 EngineThread::EngineThread(std::unique_ptr<EngineCore> core, std::unique_ptr<EngineMetrics> metrics,
-                           const Clock& clock, int64_t max_queued_requests)
+                           const Clock& clock, int64_t max_queued_requests,
+                           Disaggregation disaggregation)
     : core_(std::move(core)),
       metrics_(std::move(metrics)),
       clock_(clock),
       max_queued_requests_(max_queued_requests),
-      stats_(core_->Stats()),
-      thread_([this] { Loop(); }) {}
+      waker_(disaggregation.waker),
+      stats_(core_->Stats()) {
+  core_->SetDisaggregation(std::move(disaggregation), [this] {
+    MutexLock lock(mutex_);
+    return next_id_++;
+  });
+  if (waker_ != nullptr) waker_->Set([this] { Wake(); });
+  thread_ = std::thread([this] { Loop(); });
+}
 
 EngineThread::~EngineThread() {
+  if (waker_ != nullptr) waker_->Set({});
   {
     MutexLock lock(mutex_);
     stop_ = true;
@@ -59,6 +68,16 @@ void EngineThread::FlushCache(std::function<void(bool)> done) {
   if (!Post(FlushMessage{done})) done(false);
 }
 
+void EngineThread::RefuseRendezvous(const Rendezvous& rendezvous, const Status& why) {
+  Post(RefuseMessage{rendezvous, why});
+}
+
+void EngineThread::Wake() {
+  MutexLock lock(mutex_);
+  woken_ = true;
+  arrived_.NotifyOne();
+}
+
 bool EngineThread::Post(Message message) {
   MutexLock lock(mutex_);
   if (stop_) return false;
@@ -86,12 +105,13 @@ EngineStats EngineThread::Stats() const {
 }
 
 void EngineThread::Loop() {
+  bool progress = false;
   for (;;) {
     bool stop = false;
-    std::vector<Message> messages = Receive(&stop);
+    std::vector<Message> messages = Receive(!progress, &stop);
     for (Message& message : messages) SurviveNoMemory([&] { Handle(std::move(message)); });
     if (stop) break;
-    SurviveNoMemory([&] { core_->Step(); });
+    SurviveNoMemory([&] { progress = core_->Step(); });
     Publish();
     CheckWhenIdle();
   }
@@ -109,9 +129,19 @@ void EngineThread::SurviveNoMemory(Part part) {
   }
 }
 
-std::vector<EngineThread::Message> EngineThread::Receive(bool* stop) {
+std::vector<EngineThread::Message> EngineThread::Receive(bool nothing_else, bool* stop) {
+  const int64_t deadline_us = core_->NextDeadlineUs();
   MutexLock lock(mutex_);
-  while (inbox_.empty() && !stop_ && core_->idle()) arrived_.Wait(mutex_);
+  while (nothing_else && inbox_.empty() && !stop_ && !woken_) {
+    if (deadline_us == INT64_MAX) {
+      arrived_.Wait(mutex_);
+      continue;
+    }
+    const int64_t left_us = deadline_us - clock_.NowUs();
+    if (left_us <= 0) break;
+    arrived_.WaitFor(mutex_, left_us);
+  }
+  woken_ = false;
   *stop = stop_;
   return std::exchange(inbox_, {});
 }
@@ -130,6 +160,8 @@ void EngineThread::Handle(Message message) {
     core_->AbortRid(abort->rid, abort->all);
   } else if (const auto* flush = std::get_if<FlushMessage>(&message)) {
     flush->done(core_->FlushCache());
+  } else if (const auto* refuse = std::get_if<RefuseMessage>(&message)) {
+    core_->RefuseRendezvous(refuse->rendezvous, refuse->why);
   }
 }
 

@@ -4,8 +4,10 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
+#include "engine/handoff.h"
 #include "engine/prompt_logprobs.h"
 #include "engine/request.h"
 #include "kv/kv_cache.h"
@@ -33,6 +35,8 @@ struct Sequence {
   int64_t cached_tokens = -1;  // of the prompt, found at the first admission; -1: not admitted yet
   int64_t retractions = 0;
   int64_t arrival_us = 0, last_token_us = 0;
+  std::optional<Rendezvous> rendezvous;      // absent: this engine computes prompt and answer
+  std::unique_ptr<SequenceHandoff> handoff;  // as long as the other side takes part
 
   int64_t size() const { return static_cast<int64_t>(tokens.size()); }
   int64_t generated() const { return size() - prompt_tokens; }
