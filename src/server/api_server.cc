@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "base/trace.h"
 #include "server/choices.h"
+#include "server/disaggregation.h"
 #include "server/errors.h"
 #include "server/info.h"
 #include "server/loads.h"
@@ -272,16 +273,24 @@ void ApiServer::OpenApi(const HttpRequest&, std::shared_ptr<ResponseWriter> writ
   SendJson(*writer, OpenApiDocument(options_.version, routes));
 }
 
+void ApiServer::HandleGenerating(GeneratingHandler handler, const HttpRequest& request,
+                                 std::shared_ptr<ResponseWriter> writer) {
+  const std::shared_ptr<RefusalNotice> notice = WatchForRefusal(*model_, request, writer);
+  if (notice == nullptr) return handler(Context(), request, std::move(writer));
+  handler(Context(), request, notice);
+  notice->HandlerDone();
+}
+
 void ApiServer::Chat(const HttpRequest& request, std::shared_ptr<ResponseWriter> writer) {
-  HandleChatCompletions(Context(), request, std::move(writer));
+  HandleGenerating(HandleChatCompletions, request, std::move(writer));
 }
 
 void ApiServer::Completions(const HttpRequest& request, std::shared_ptr<ResponseWriter> writer) {
-  HandleCompletions(Context(), request, std::move(writer));
+  HandleGenerating(HandleCompletions, request, std::move(writer));
 }
 
 void ApiServer::Generate(const HttpRequest& request, std::shared_ptr<ResponseWriter> writer) {
-  HandleGenerate(Context(), request, std::move(writer));
+  HandleGenerating(HandleGenerate, request, std::move(writer));
 }
 
 void ApiServer::Tokenize(const HttpRequest& request, std::shared_ptr<ResponseWriter> writer) {

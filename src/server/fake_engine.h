@@ -161,6 +161,15 @@ class FakeEngine final : public Engine {
     if (!hold_flushes_) return done(live_.empty());
     held_flushes_.push_back(std::move(done));
   }
+  void RefuseRendezvous(const Rendezvous& rendezvous, const Status& why) override {
+    std::lock_guard lock(mutex_);
+    refused_.emplace_back(rendezvous, why);
+  }
+  // Since the last call.
+  std::vector<std::pair<Rendezvous, Status>> TakeRefused() {
+    std::lock_guard lock(mutex_);
+    return std::exchange(refused_, {});
+  }
   void Drain(int64_t) override {}
   EngineStats Stats() const override {
     std::lock_guard lock(mutex_);
@@ -278,6 +287,7 @@ class FakeEngine final : public Engine {
   Status submit_error_;
   GenerateRequest last_request_;
   std::vector<std::pair<RequestId, int64_t>> cancels_;
+  std::vector<std::pair<Rendezvous, Status>> refused_;
   std::map<RequestId, Live> live_;
   RequestId next_id_ = 0;
   bool hold_flushes_ = false;
