@@ -253,7 +253,7 @@ void ApiServer::Loads(const HttpRequest& request, std::shared_ptr<ResponseWriter
   const Result<LoadsQuery> query = ParseLoadsQuery(request);
   if (!query.ok()) return SendError(*writer, query.status());
   const int64_t now = clock_.UnixSeconds();
-  const Json load = LoadJson(*model_, *query, {{"mode", "null"}}, now);
+  const Json load = LoadJson(*model_, *query, DisaggregationLoads(*model_), now);
   if (!query->prometheus) return SendJson(*writer, LoadsJson(load, options_.version, now));
   writer->Send(200, {{"Content-Type", kPrometheusText}}, LoadsPrometheus(load));
 }
