@@ -73,6 +73,31 @@ served() {
     --baseline "$out/$base.json"
 }
 
+# all_kv_formats ROW MODEL FORMAT...: what an FP8 KV cache does to ROW, which is MODEL with BF16 rows.
+all_kv_formats() {
+  local of=$1 model=$2
+  shift 2
+  for format in "$@"; do
+    row "${of}_kv_$format" "$model" --kv-cache-dtype "$format" --kl-kv-cache-dtype bf16 --kl-against "$model" \
+      --baseline "$out/$of.json"
+  done
+}
+
+# conversations MODEL_NAME KIND ITEMS FORMAT...: eight turns each, in which a fact of an earlier one is asked back.
+conversations() {
+  local model=$1 kind=$2 items=$3
+  shift 3
+  python3 tests/tasks/make_tasks.py --kinds "$kind" --items "$items" > "$out/${model}_talks.jsonl"
+  for format in bf16 "$@"; do
+    local name="${model}_talks_kv_$format" against=()
+    [ ! -e "$out/$name.json" ] || continue
+    [ "$format" = bf16 ] || against=(--baseline "$out/${model}_talks_kv_bf16.json")
+    step "evaluating $name"
+    run "$tern" eval --model-path "$base_model" --tasks "$out/${model}_talks.jsonl" --json "$out/$name.json" \
+      "${limits[@]}" --kv-cache-dtype "$format" "${against[@]}" > "$out/$name.txt" || die "tern eval of $name failed"
+  done
+}
+
 # all_methods PREFIX RECIPE
 all_methods() {
   for method in rtn search calibrated; do
@@ -104,8 +129,13 @@ for model in "${models[@]}"; do
   served "${model}_int4_all-linear_search_int8" "$out/${model}_int4_all-linear_search.checkpoint" --activation-dtype int8
   formats=(fp8_e4m3 fp8_tiled)
   [ "$model" != tiny ] || formats+=(fp8_ds_mla)
-  for format in "${formats[@]}"; do served "${model}_own_kv_$format" "$base_model" --kv-cache-dtype "$format"; done
-  [ "$model" != tiny ] || served tiny_int4_kimi_calibrated_kv_fp8_tiled "$out/tiny_int4_kimi_calibrated.checkpoint" \
-    --kv-cache-dtype fp8_tiled
+  all_kv_formats "${model}_own" "$base_model" "${formats[@]}"
+  weights=(fp8 int4_all-linear_calibrated)
+  [ "$model" != tiny ] || weights+=(int4_kimi_calibrated)
+  for made in "${weights[@]}"; do
+    all_kv_formats "${model}_$made" "$out/${model}_$made.checkpoint" "${formats[@]}"
+  done
+  if [ "$model" = tiny ]; then conversations tiny talk:3 2000 "${formats[@]}"
+  else conversations smollm2 e-talk 400 "${formats[@]}"; fi
 done
 python3 scripts/accuracy_table.py "$out" "${models[@]}"

@@ -26,7 +26,7 @@ def failure(*args, says):
     assert code == 1 and out == "" and says in err and err.count("\n") <= 2, (args, code, out, err)
 
 
-PARTS = ("limits", "model", "kernels", "serve", "compare", "kv")
+PARTS = ("limits", "model", "kernels", "serve", "compare", "integrity", "step", "kv")
 for part in PARTS:
     code, out, _ = run(part, "--help")
     assert code == 0 and "--json" in out and "--plot" in out, part
@@ -60,6 +60,18 @@ with tempfile.TemporaryDirectory() as folder:
     assert len({r["activation_format"] for r in model["results"]}) == 2
     xml.dom.minidom.parse(str(folder / "m.svg"))
 
+    # Shares of a step, for each way to sample; a prompt that comes twice.
+    code, out, err = run("step", *TINY, "--batch", "4", "--steps", "6", "--repeated-prompt", "200", "--json", "-",
+                         "--plot", str(folder / "s.svg"))
+    assert code == 0, err
+    step = json.loads(out)
+    assert len(step["results"]) == 4 and step["results"][0]["sampling"] == "greedy", step
+    for result in step["results"]:
+        assert 0 < result["sampler_share"] < 1 and 0 < result["bookkeeping_share"] < 1, result
+        assert abs(result["step_ms"] * 1e3 * 6 - result["forward_us"] - result["sample_us"] - result["bookkeeping_us"]) < 1
+    assert step["repeated_prompt"]["tokens"] == 200 and step["repeated_prompt"]["share"] < 1, step
+    xml.dom.minidom.parse(str(folder / "s.svg"))
+
     # Eight BF16 requests' memory holds sixteen in fp8_e4m3; both numbers are decoded.
     code, out, err = run("kv", *TINY, "--contexts", "100,300", "--formats", "bf16,fp8_e4m3,fp8_tiled", "--steps", "2",
                          "--turns", "2", "--json", str(folder / "kv.json"), "--plot", str(folder / "kv.svg"))
@@ -71,6 +83,7 @@ with tempfile.TemporaryDirectory() as folder:
     xml.dom.minidom.parse(str(folder / "kv.svg"))
     failure("kv", *TINY, "--contexts", "4k", says="--contexts '4k'")
     failure("kv", *TINY, "--formats", "bf16", says="two KV formats")
+    failure("step", says="--model-path is required")
 
     code, out, err = run("kernels", "--filter", "matmul/int4/576x576/rows:1", "--min-time", "1", "--json", "-")
     assert code == 0, err
@@ -88,6 +101,18 @@ with tempfile.TemporaryDirectory() as folder:
     usage_error("compare", "--figure", "a", "--", "true", ":::", "true", says="NAME=A=>B")
     usage_error("compare", "--figure", "a=(", "--", "true", ":::", "true", says="regular expression")
     usage_error("compare", "--figure", "a=b", "--", "true", says="two commands")
+    # Every mode works the same requests; only those with checks have a share.
+    code, out, err = run("integrity", *TINY, "--batch", "4", "--prefix-tokens", "24", "--own-tokens", "5", "--answer-tokens", "8",
+                         "--slices", "3", "--slice-steps", "12", "--page-size", "8", "--json", str(folder / "i.json"),
+                         "--plot", str(folder / "i.svg"))
+    assert code == 0 and "sealed" in out, (out, err)
+    modes = {r["mode"]: r for r in json.loads((folder / "i.json").read_text())["results"]}
+    assert list(modes) == ["off", "tags", "sealed"]
+    assert modes["off"]["sealed_rows_per_step"] == 0 and modes["tags"]["sealed_rows_per_step"] == 0
+    assert modes["sealed"]["sealed_rows_per_step"] >= 4 and 0 < modes["sealed"]["share_of_step_time"] < 1
+    xml.dom.minidom.parse(str(folder / "i.svg"))
+    failure("integrity", says="--model-path is required")
+
     usage_error("serve", says="--url")
     failure("compare", "--figure", "a=b", "--", "false", ":::", "true", says="false: exit code 1")
     failure("model", *TINY, "--prefill", "12x", says="12x")

@@ -31,7 +31,9 @@ constexpr Part kParts[] = {
     {"kernels", "single operations at shapes that models have", BenchKernelsCommand},
     {"kv", "KV formats: requests that fit, and the speed of decoding them", BenchKvCommand},
     {"serve", "load on a server: latencies, throughput, goodput", BenchServeCommand},
+    {"integrity", "what the checks of KV pages cost", BenchIntegrityCommand},
     {"model", "prefill and decode of a model, as shares of the limits", BenchModelCommand},
+    {"step", "the engine's steps: model, sampler and the rest; a cached prompt", BenchStepCommand},
 };
 
 void PrintUsage(std::FILE* out) {

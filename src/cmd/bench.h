@@ -13,11 +13,13 @@
 namespace tern {
 
 int BenchCompareCommand(const std::vector<std::string>& args);
+int BenchIntegrityCommand(const std::vector<std::string>& args);
 int BenchKernelsCommand(const std::vector<std::string>& args);
 int BenchKvCommand(const std::vector<std::string>& args);
 int BenchLimitsCommand(const std::vector<std::string>& args);
 int BenchModelCommand(const std::vector<std::string>& args);
 int BenchServeCommand(const std::vector<std::string>& args);
+int BenchStepCommand(const std::vector<std::string>& args);
 
 // --json and --plot.
 struct BenchOutputs {

@@ -42,6 +42,7 @@ OptionTable MakeTable(ServeOptions& o) {
       .Add("--served-model-name", &o.model.served_model_name, "NAME",
            "what /v1/models calls the model; by default its path")
       .Group("Model");
+  DeclareDisaggregationOptions(table, o.model.disaggregation);
   table.Add("--host", &o.host, "HOST", "address to listen on; 0.0.0.0 for all").Group("Network");
   table.Add("--port", &o.port, "PORT", "port to listen on; 0 takes a free one")
       .Range(0, 65535)
@@ -141,6 +142,9 @@ int ServeCommand(const std::vector<std::string>& args) {
   if (!outcome.ok()) return Fail(outcome.status(), 2);
   if (*outcome == ParseOutcome::kHelpShown) return 0;
   if (options.model.model_path.empty()) return Fail(InvalidArgument("--model-path is required"), 2);
+  if (const Status usage = CheckDisaggregationOptions(options.model.disaggregation); !usage.ok()) {
+    return Fail(usage, 2);
+  }
   SetLogLevel(LogLevelNamed(options.log_level));
   if (!options.trace_file.empty()) {
     if (const Status status = StartTrace(options.trace_file); !status.ok()) return Fail(status, 1);

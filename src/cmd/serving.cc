@@ -12,6 +12,8 @@
 #include "base/topology.h"
 #include "checkpoint/checkpoint.h"
 #include "cmd/load.h"
+#include "cmd/model_identity.h"
+#include "engine/local_pair.h"
 #include "kv/page_format.h"
 #include "models/registry.h"
 #include "server/errors.h"
@@ -48,8 +50,14 @@ std::string TextOf(const Tokenizer& tokenizer, std::optional<TokenId> id) {
 
 }  // namespace
 
-Result<KvFormat> ChooseKvFormat(const std::string& name, const ModelInfo& model) {
-  if (name == "auto") return model.fp8_kv_cache ? KvFormat::kFp8E4m3 : KvFormat::kBf16;
+Result<KvFormat> ChooseKvFormat(const std::string& name, const ModelInfo& model,
+                                bool only_decodes) {
+  if (name == "auto" && model.fp8_kv_cache) return KvFormat::kFp8E4m3;
+  if (name == "auto") {
+    const bool tiled =
+        only_decodes && PageFormat::Make(model.kv_layers, KvFormat::kFp8Tiled, 1).ok();
+    return tiled ? KvFormat::kFp8Tiled : KvFormat::kBf16;
+  }
   Result<KvFormat> format = KvFormatNamed(name);
   if (!format.ok()) return format.status().WithContext("--kv-cache-dtype");
   return format;
@@ -127,6 +135,32 @@ void DeclareModelOptions(OptionTable& table, ModelOptions& o) {
            "layers whose keys and values stay in BF16, such as 0,60")
       .Group("Memory and speed");
   table
+      .Add("--kv-integrity", &o.kv_integrity, "MODE",
+           "what is checked of KV pages: nothing, whose they are (tags), or their bytes too "
+           "(sealed)")
+      .Choices({"off", "tags", "sealed"})
+      .Group("KV integrity");
+  table
+      .Add("--kv-integrity-action", &o.kv_integrity_action, "ACTION",
+           "what becomes of requests that hold a page that failed: an error, or computed anew")
+      .Choices({"abort", "recompute"})
+      .Group("KV integrity");
+  table
+      .Add("--kv-quarantine-limit", &o.engine.integrity.quarantine_limit, "N",
+           "pages that failed, with more of which /health answers 503; /flush_cache frees them")
+      .Range(0, kMaxCount)
+      .Group("KV integrity");
+  table
+      .Add("--kv-sweep-idle-fraction", &o.engine.integrity.sweep_idle_fraction, "F",
+           "share of one core for verifying sealed pages while there are no requests")
+      .Range(0, 1)
+      .Group("KV integrity");
+  table
+      .Add("--enable-deterministic-inference", &o.engine.deterministic_inference, "",
+           "latent attention: one form for all rows, so that answers are reused bit for bit, as "
+           "prompts are; prompts take longer")
+      .Group("Memory and speed");
+  table
       .Add("--activation-dtype", &o.activation_dtype, "FORMAT",
            "what 4-bit weights are multiplied by; auto: BF16 or float32, whichever the processor "
            "multiplies; int8: integers with a scale for each 32")
@@ -180,6 +214,7 @@ Serving::Serving(ModelOptions options, ApiServerOptions api)
 Serving::~Serving() { Stop(0); }
 
 Status Serving::Listen(const std::string& host, int port) {
+  host_ = host;
   HttpServerOptions http;
   http.error_body = ErrorBody;
   http.body_limit_bytes = kBodyLimitBytes;
@@ -194,6 +229,12 @@ Status Serving::Listen(const std::string& host, int port) {
 Status Serving::Load() {
   if (options_.model_path.empty()) return InvalidArgument("--model-path is required");
   TERN_ASSIGN_OR_RETURN(options_.engine.kv_bf16_layers, ParseKvBf16Layers(options_.kv_bf16_layers));
+  options_.engine.integrity.mode = options_.kv_integrity == "off"    ? KvIntegrity::kOff
+                                   : options_.kv_integrity == "tags" ? KvIntegrity::kTags
+                                                                     : KvIntegrity::kSealed;
+  options_.engine.integrity.action = options_.kv_integrity_action == "abort"
+                                         ? IntegrityAction::kAbort
+                                         : IntegrityAction::kRecompute;
   options_.engine.random_seed = static_cast<uint64_t>(options_.random_seed);
   const int64_t start_us = SystemClock().NowUs();
   ServedModel served;
@@ -213,10 +254,14 @@ Status Serving::Load() {
 }
 
 Status Serving::SetKvFormat(const ModelInfo& model) {
-  TERN_ASSIGN_OR_RETURN(options_.engine.kv_format, ChooseKvFormat(options_.kv_cache_dtype, model));
+  const bool only_decodes =
+      options_.disaggregation.local() || options_.disaggregation.role() == EngineRole::kDecode;
+  TERN_ASSIGN_OR_RETURN(options_.engine.kv_format,
+                        ChooseKvFormat(options_.kv_cache_dtype, model, only_decodes));
   const char* why = options_.kv_cache_dtype != "auto" ? "as --kv-cache-dtype says"
                     : model.fp8_kv_cache              ? "auto: the checkpoint has a kv_cache_scheme"
-                                         : "auto: the checkpoint has no kv_cache_scheme";
+                    : only_decodes                    ? "auto: this engine decodes"
+                                   : "auto: the checkpoint has no kv_cache_scheme";
   TERN_LOG(kInfo, "KV cache format: {} ({})", KvFormatName(options_.engine.kv_format), why);
   return OkStatus();
 }
@@ -291,12 +336,57 @@ Status Serving::StartEngine(ServedModel* served) {
   }
   TERN_RETURN_IF_ERROR(SetKvFormat(info));
   served->kv_cache_format = KvFormatName(options_.engine.kv_format);
-  TERN_ASSIGN_OR_RETURN(engine_, Engine::Start(*model_, *ops_, options_.engine, metrics_));
+  TERN_RETURN_IF_ERROR(MakeEngine(*served, load));
+  TERN_ASSIGN_OR_RETURN(served->disaggregation, SettingsOf(options_.disaggregation));
   const EngineStats stats = engine_->Stats();
   served->architecture = info.architecture;
   served->model_type = info.model_type;
   served->context_length = std::min(stats.context_length, stats.total_tokens);
   served->engine = engine_.get();
+  return OkStatus();
+}
+
+Status Serving::MakeEngine(const ServedModel& served, const LoadOptions& load) {
+  const DisaggregationOptions& apart = options_.disaggregation;
+  if (apart.mode == "null") {
+    TERN_ASSIGN_OR_RETURN(engine_, Engine::Start(*model_, *ops_, options_.engine, metrics_));
+    return OkStatus();
+  }
+  if (IsDummy()) {
+    return InvalidArgument("--load-format dummy can't be used with --disaggregation-mode");
+  }
+  TERN_ASSIGN_OR_RETURN(const ModelId id, ModelIdOf(options_.model_path, *served.tokenizer));
+  if (apart.local()) return MakeLocalPair(id, load);
+  TERN_ASSIGN_OR_RETURN(Disaggregation half, MakeWorkerDisaggregation(apart, host_, model_->info(),
+                                                                      options_.engine, id));
+  TERN_ASSIGN_OR_RETURN(engine_, Engine::Start(*model_, *ops_, options_.engine, metrics_,
+                                               SystemClock(), std::move(half)));
+  return OkStatus();
+}
+
+// Decode's model is loaded; what prefill's has alike is shared with it.
+Status Serving::MakeLocalPair(const ModelId& id, const LoadOptions& load) {
+  const DisaggregationOptions& apart = options_.disaggregation;
+  const std::string& path =
+      apart.prefill_model_path.empty() ? options_.model_path : apart.prefill_model_path;
+  TERN_ASSIGN_OR_RETURN(prefill_ops_, Ops::Create(EnvIsa().value_or(""), *pool_));
+  prefill_ops_->set_activations(ActivationsOf(options_));
+  TERN_ASSIGN_OR_RETURN(prefill_model_, LoadModel(path, *prefill_ops_, load));
+  TERN_ASSIGN_OR_RETURN(const auto tokenizer, LoadTokenizer(path));
+  TERN_ASSIGN_OR_RETURN(const ModelId prefill_id, ModelIdOf(path, *tokenizer));
+  TERN_ASSIGN_OR_RETURN(const EngineOptions prefill,
+                        PrefillEngineOptions(apart, options_.engine, prefill_model_->info()));
+  TERN_ASSIGN_OR_RETURN(LocalDisaggregation local,
+                        MakeLocalDisaggregation(apart, prefill_model_->info(), prefill, prefill_id,
+                                                model_->info(), options_.engine, id));
+  TERN_ASSIGN_OR_RETURN(auto prefill_engine,
+                        Engine::Start(*prefill_model_, *prefill_ops_, prefill, metrics_,
+                                      SystemClock(), std::move(local.prefill)));
+  // Its pool becomes resident as it is used.
+  options_.engine.other_bytes = prefill_engine->Stats().kv_bytes;
+  TERN_ASSIGN_OR_RETURN(auto decode_engine, Engine::Start(*model_, *ops_, options_.engine, metrics_,
+                                                          SystemClock(), std::move(local.decode)));
+  engine_ = std::make_unique<LocalPair>(std::move(prefill_engine), std::move(decode_engine));
   return OkStatus();
 }
 

@@ -11,9 +11,11 @@
 #include "base/json.h"
 #include "base/metrics.h"
 #include "base/thread_pool.h"
+#include "cmd/disaggregation_options.h"
 #include "engine/engine.h"
 #include "kernels/ops.h"
 #include "models/model.h"
+#include "models/registry.h"
 #include "net/http_server.h"
 #include "server/api_server.h"
 
@@ -31,15 +33,20 @@ struct ModelOptions {
   std::string kv_cache_dtype = "auto";
   std::string kv_bf16_layers;
   std::string activation_dtype = "auto";
+  std::string kv_integrity = "tags";
+  std::string kv_integrity_action = "abort";
   std::string sampling_defaults = "model";
   int64_t threads = 0;  // 0: all that this process may use
   EngineOptions engine;
   int64_t random_seed = 0;
+  DisaggregationOptions disaggregation;
 };
 
 // The format that --kv-cache-dtype comes to for a model: auto is fp8_e4m3 where the checkpoint
-// brings a kv_cache_scheme, else BF16. Errors: kInvalidArgument, naming the flag.
-Result<KvFormat> ChooseKvFormat(const std::string& name, const ModelInfo& model);
+// brings a kv_cache_scheme; else fp8_tiled for an engine that only decodes, if the model can have
+// it; else BF16. Errors: kInvalidArgument, naming the flag.
+Result<KvFormat> ChooseKvFormat(const std::string& name, const ModelInfo& model,
+                                bool only_decodes = false);
 // --activation-dtype.
 Activations ActivationsOf(const ModelOptions& options);
 // The layers of --kv-bf16-layers, "0,60". Errors: kInvalidArgument, naming the flag.
@@ -71,8 +78,12 @@ class Serving {
   // Sets how answers are read: as the flags say, or as the chat template shows.
   Status ChooseOutputFormat(std::string_view template_source, ServedModel* served) const;
   Status StartEngine(ServedModel* served);
+  // The engine, or the two of --disaggregation-mode local, of the loaded model.
+  Status MakeEngine(const ServedModel& served, const LoadOptions& load);
+  Status MakeLocalPair(const ModelId& id, const LoadOptions& load);
 
   ModelOptions options_;
+  std::string host_;  // that Listen was given
   MetricRegistry metrics_;
   // In the order of death, last first: the engine's last events still find the network thread's
   // queue, and requests that arrive during the end still find the API.
@@ -81,6 +92,9 @@ class Serving {
   std::unique_ptr<ThreadPool> pool_;
   std::unique_ptr<Ops> ops_;
   std::unique_ptr<Model> model_;
+  // The prefill side of --disaggregation-mode local.
+  std::unique_ptr<Ops> prefill_ops_;
+  std::unique_ptr<Model> prefill_model_;
   std::unique_ptr<Engine> engine_;
 };
 

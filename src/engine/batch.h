@@ -12,13 +12,16 @@
 
 namespace tern {
 
+// Logits of tokens that are derived again, beyond those of the running sequences.
+inline constexpr int64_t kRederiveRows = 32;
+
 struct BatchEntry {
   Sequence* sequence = nullptr;
   int64_t rows = 0;       // the next ones: positions [computed, computed + rows)
   bool admitted = false;  // in this step
-  // Of the batch's logits, set by Build: those that judge prompt tokens, and then, if it samples,
-  // the one that chooses the next.
-  int64_t first_logit_row = 0, prompt_logit_rows = 0;
+  // Of the batch's logits, set by Build: those that judge prompt tokens, then those that derive
+  // sent tokens again, and then, if it samples, the one that chooses the next.
+  int64_t first_logit_row = 0, prompt_logit_rows = 0, rederive_rows = 0;
 
   // The last row's logits choose the next token.
   bool samples() const {
@@ -32,6 +35,7 @@ class Batch {
     entries_.clear();
     rows_ = 0;
     prompt_logit_rows_ = 0;
+    rederive_rows_ = 0;
     retracted_ = 0;
   }
   void Add(Sequence& sequence, int64_t rows, bool admitted = false) {
@@ -41,21 +45,33 @@ class Batch {
       prompt_logit_rows_ +=
           sequence.prompt_logprobs->WantedIn(sequence.computed, sequence.computed + rows).size();
     }
+    const auto [first, last] = sequence.RederiveRows(sequence.computed, sequence.computed + rows);
+    rederive_rows_ += last - first;
   }
-  // How many of the sequence's next `rows` rows the batch can take, for it has room for the logits
-  // of kPromptLogitRows prompt tokens; at least one while HasLogitRoomFor.
+  // How many of the sequence's next `rows` rows the batch can take: it has room for the logits of
+  // kPromptLogitRows prompt tokens and of kRederiveRows tokens that are derived again. At least one
+  // while HasLogitRoomFor.
   int64_t RowsThatFit(const Sequence& sequence, int64_t rows) const {
-    if (sequence.prompt_logprobs == nullptr) return rows;
-    const int64_t room = kPromptLogitRows - prompt_logit_rows_;
-    return sequence.prompt_logprobs->MostRows(sequence.computed, rows, room);
+    if (sequence.prompt_logprobs != nullptr) {
+      const int64_t room = kPromptLogitRows - prompt_logit_rows_;
+      rows = sequence.prompt_logprobs->MostRows(sequence.computed, rows, room);
+    }
+    const auto [first, last] = sequence.RederiveRows(sequence.computed, sequence.computed + rows);
+    const int64_t room = kRederiveRows - rederive_rows_;
+    return last - first <= room ? rows : first + room - sequence.computed;
   }
   bool HasLogitRoomFor(const Sequence& sequence) const {
-    return sequence.prompt_logprobs == nullptr || prompt_logit_rows_ < kPromptLogitRows;
+    return (sequence.prompt_logprobs == nullptr || prompt_logit_rows_ < kPromptLogitRows) &&
+           (sequence.rederive_end == 0 || rederive_rows_ < kRederiveRows);
   }
   void NoteRetraction() { ++retracted_; }
 
+  // Prompt rows take the decode form too, so that rows that decode wrote can serve prompts.
+  void set_one_row_form(bool one) { one_row_form_ = one; }
+
   std::vector<BatchEntry>& entries() { return entries_; }
   bool empty() const { return entries_.empty(); }
+  const std::vector<BatchEntry>& entries() const { return entries_; }
   int64_t rows() const { return rows_; }
   int64_t retracted() const { return retracted_; }
 
@@ -70,17 +86,23 @@ class Batch {
       const Sequence& sequence = *entry.sequence;
       const int64_t end = sequence.computed + entry.rows;
       const int64_t border = std::clamp(sequence.prompt_tokens, sequence.computed, end);
-      AddRun(kv, sequence, sequence.computed, border, RowForm::kPrefill);
+      const RowForm prompt_form = one_row_form_ ? RowForm::kDecode : RowForm::kPrefill;
+      AddRun(kv, sequence, sequence.computed, border, prompt_form);
       AddRun(kv, sequence, border, end, RowForm::kDecode);
       entry.first_logit_row = static_cast<int64_t>(logit_rows_.size());
-      if (sequence.prompt_logprobs != nullptr) {
-        const PositionRange wanted = sequence.prompt_logprobs->WantedIn(sequence.computed, end);
-        const int64_t first_row = static_cast<int64_t>(tokens_.size()) - entry.rows;
-        for (int64_t p = wanted.first; p < wanted.last; ++p) {
+      const int64_t first_row = static_cast<int64_t>(tokens_.size()) - entry.rows;
+      const auto add_logits_of = [&](int64_t first, int64_t last) {
+        for (int64_t p = first; p < last; ++p) {
           logit_rows_.push_back(static_cast<int32_t>(first_row + p - sequence.computed));
         }
-        entry.prompt_logit_rows = wanted.size();
+        return last - first;
+      };
+      if (sequence.prompt_logprobs != nullptr) {
+        const PositionRange wanted = sequence.prompt_logprobs->WantedIn(sequence.computed, end);
+        entry.prompt_logit_rows = add_logits_of(wanted.first, wanted.last);
       }
+      const auto [again, again_end] = sequence.RederiveRows(sequence.computed, end);
+      entry.rederive_rows = add_logits_of(again, again_end);
       if (entry.samples()) logit_rows_.push_back(static_cast<int32_t>(tokens_.size()) - 1);
     }
     return {.tokens = tokens_, .runs = runs_, .logit_rows = logit_rows_};
@@ -98,9 +120,11 @@ class Batch {
     tokens_.insert(tokens_.end(), sequence.tokens.begin() + first, sequence.tokens.begin() + end);
   }
 
+  bool one_row_form_ = false;
   std::vector<BatchEntry> entries_;
   int64_t rows_ = 0;
   int64_t prompt_logit_rows_ = 0;
+  int64_t rederive_rows_ = 0;
   int64_t retracted_ = 0;
   std::vector<int32_t> tokens_;
   std::vector<ForwardRun> runs_;

@@ -11,6 +11,9 @@
 #include "base/clock.h"
 #include "base/metrics.h"
 #include "base/result.h"
+#include "engine/disaggregation.h"
+#include "engine/handoff.h"
+#include "engine/integrity.h"
 #include "engine/memory_plan.h"
 #include "engine/request.h"
 #include "kernels/ops.h"
@@ -29,7 +32,13 @@ struct EngineOptions {
   int64_t chunked_prefill_size = 512;  // token budget of a step, decode rows counted first
   int64_t context_length = 0;          // 0: the model's
   bool disable_radix_cache = false;
-  uint64_t random_seed = 0;  // for requests without a seed; 0: from the system
+  // One form for all rows of latent attention, so that answers may be reused as prompts are, bit
+  // for bit; prompts cost more. Grouped-query attention has one form anyway.
+  bool deterministic_inference = false;
+  IntegrityOptions integrity;
+  int64_t kv_verify_interval_us = 1'000'000;  // KvCache::Options::verify_interval_us
+  uint64_t random_seed = 0;                   // for requests without a seed; 0: from the system
+  uint64_t other_bytes = 0;  // what another engine of this process will take of the memory
 };
 
 // What PlanMemory gets for an engine on a machine that has `available_bytes` before the weights are
@@ -51,6 +60,8 @@ struct EngineStats {
   int64_t generated_tokens = 0;       // of requests that have ended; discarded ones don't count
   double generated_tokens_per_s = 0;  // over the last second of work
   uint64_t weight_bytes = 0, kv_bytes = 0;
+  IntegrityStats integrity;
+  HandoffStats handoff;  // of an engine whose role is prefill or decode
 };
 
 class Engine {
@@ -60,7 +71,8 @@ class Engine {
   // `model` and `ops` stay alive as long as the engine. Metrics are SGLang's names.
   static Result<std::unique_ptr<Engine>> Start(Model& model, Ops& ops, EngineOptions options,
                                                MetricRegistry& metrics,
-                                               const Clock& clock = SystemClock());
+                                               const Clock& clock = SystemClock(),
+                                               Disaggregation disaggregation = {});
   virtual ~Engine() = default;  // stops; requests in flight end with kUnavailable
 
   // Queues a request. Errors, with no call to the sink: kInvalidArgument (empty prompt, token
@@ -77,6 +89,9 @@ class Engine {
   // are running or the engine is stopping. `done` runs on the engine thread, or at once; it must
   // not block.
   virtual void FlushCache(std::function<void(bool)> done) = 0;
+  // A request with this rendezvous was refused before it got here: its other half, which waits for
+  // this one at another engine, hears why.
+  virtual void RefuseRendezvous(const Rendezvous& /*rendezvous*/, const Status& /*why*/) {}
   // Stops taking requests and waits for the running ones, at most `timeout_us`.
   virtual void Drain(int64_t timeout_us) = 0;
   virtual EngineStats Stats() const = 0;

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/hash.h"
 #include "base/log.h"
 #include "base/rng.h"
 #include "base/trace.h"
@@ -16,12 +17,19 @@ namespace {
 
 constexpr int64_t kMaxTopLogprobs = 20;
 constexpr size_t kMaxLogprobTokenIds = 256;
+constexpr int64_t kMaxHeals = 8;  // without a new token
 
 // Grouped-query attention computes prompt and generated rows alike; MLA does not.
 bool HasOneRowForm(const ModelInfo& info) {
   return std::all_of(info.kv_layers.begin(), info.kv_layers.end(), [](const KvLayerSpec& layer) {
     return layer.kind == KvLayerSpec::Kind::kGqa;
   });
+}
+
+// What a page's chain begins with: rows of another model or format are no prefix.
+uint64_t ModelKey(const ModelInfo& info, KvFormat format) {
+  return Hash64(fmt::format("{} {} {} {} {}", info.architecture, info.model_type, info.vocab_size,
+                            info.kv_layers.size(), KvFormatName(format)));
 }
 
 }  // namespace
@@ -34,8 +42,14 @@ Result<std::unique_ptr<EngineCore>> EngineCore::Create(Model& model, ThreadPool&
   TERN_ASSIGN_OR_RETURN(PageFormat format,
                         PageFormat::Make(info.kv_layers, options.kv_format, options.page_tokens,
                                          options.kv_bf16_layers));
-  const KvCache::Options kv_options = {.reuse_prefixes = !options.disable_radix_cache,
-                                       .reuse_decode_rows = HasOneRowForm(info)};
+  const KvCache::Options kv_options = {
+      .reuse_prefixes = !options.disable_radix_cache,
+      .reuse_decode_rows = HasOneRowForm(info) || options.deterministic_inference,
+      .integrity = options.integrity.mode,
+      .model_id = ModelKey(info, format.format()),
+      .verify_interval_us = options.kv_verify_interval_us,
+      .threads = &pool,
+      .clock = &clock};
   TERN_ASSIGN_OR_RETURN(std::unique_ptr<KvCache> kv,
                         KvCache::Create(std::move(format), plan.pages, boot_nonce, kv_options));
   const uint64_t seed = options.random_seed != 0 ? options.random_seed : RandomSeed();
@@ -55,13 +69,19 @@ EngineCore::EngineCore(Model& model, ThreadPool& pool, const EngineOptions& opti
       metrics_(metrics),
       plan_(plan),
       random_seed_(random_seed),
+      integrity_action_(options.integrity.action),
       max_sequence_tokens_(std::min(plan.context_length, plan.total_tokens)),
+      max_running_requests_(options.max_running_requests),
       kv_(std::move(kv)),
       scheduler_({.max_running_requests = options.max_running_requests,
                   .chunk_tokens = options.chunked_prefill_size},
                  *kv_),
-      logits_(static_cast<size_t>(options.max_running_requests + kPromptLogitRows) *
-              static_cast<size_t>(model.info().vocab_size) * sizeof(float)) {}
+      guard_(options.integrity, *kv_, scheduler_.queues(), clock,
+             /*verify_all=*/options.kv_verify_interval_us == 0),
+      logits_(static_cast<size_t>(options.max_running_requests + kPromptLogitRows + kRederiveRows) *
+              static_cast<size_t>(model.info().vocab_size) * sizeof(float)) {
+  batch_.set_one_row_form(options.deterministic_inference);
+}
 
 Status EngineCore::Validate(const GenerateRequest& request) const {
   TERN_RETURN_IF_ERROR(ValidateSampling(request.sampling));
@@ -123,37 +143,51 @@ void EngineCore::Submit(RequestId id, GenerateRequest request, std::shared_ptr<T
   }
   const int64_t room = max_sequence_tokens_ - sequence->size();
   sequence->max_tokens = sequence->size() + std::min(room, sequence->sampling.max_new_tokens);
+  // No growth from token to token: rows of the cache take far more than four bytes each.
+  sequence->tokens.reserve(static_cast<size_t>(sequence->max_tokens));
   sequence->arrival_us = arrival_us;
+  if (handoff_ != nullptr) sequence->rendezvous = std::move(request.rendezvous);
+  Sequence& added = *sequence;
   scheduler_.Add(std::move(sequence));
+  if (added.rendezvous) {
+    if (const Status status = handoff_->Begin(added); !status.ok()) EndWithError(id, status);
+  }
   FitToUsablePages();
 }
 
 bool EngineCore::Step() {
-  if (idle()) return false;
+  const bool moved = StepHandoff();
+  if (queues().running.empty() && queues().waiting.empty()) return moved;
   const int64_t start_us = clock_.NowUs();
   const int64_t sampled_before = sampled_tokens_;
   const int64_t prefill_before = totals_.prefill_tokens;
   scheduler_.FillBatch(&batch_);
-  if (batch_.empty()) {
-    EndStuck();
-    return true;
-  }
+  if (batch_.empty()) return EndStuck() || moved;
   NoteAdmissions();
-  EndTampered();
+  Dismiss(guard_.BeforePass(batch_));
   if (batch_.empty()) return true;
   if (const Status status = Forward(); !status.ok()) {
-    for (const BatchEntry& entry : batch_.entries()) EndWithError(entry.sequence->id, status);
+    EndFailed(status);
     return true;
   }
+  Dismiss(guard_.AfterPass(batch_));
   GatherPromptLogprobs(batch_, logits_.as<float>(), model_.info().vocab_size, pool_);
-  Deliver(Sample());
+  Rederive();
+  const int64_t sample_start_us = clock_.NowUs();
+  Sample();
+  step_times_.sample_us += clock_.NowUs() - sample_start_us;
+  Deliver();
 
+  const int64_t step_us = clock_.NowUs() - start_us;
+  step_times_.total_us += step_us;
+  ++step_times_.steps;
   // The rate over the last second of work: idle time between steps does not count.
   if (window_us_ >= 1'000'000) window_us_ = window_tokens_ = 0;
-  const int64_t step_us = clock_.NowUs() - start_us;
   if (totals_.prefill_tokens > prefill_before) totals_.prefill_busy_us += step_us;
   window_us_ += step_us;
   window_tokens_ += sampled_tokens_ - sampled_before;
+  batch_.Clear();  // some of its sequences have ended
+  Dismiss(guard_.AfterStep(clock_.NowUs() - start_us));
   return true;
 }
 
@@ -168,116 +202,212 @@ void EngineCore::NoteAdmissions() {
   }
 }
 
-// Every page that the batch will read or write must be the one its sequence acquired. A page that
-// is not ends all sequences that hold it and leaves the others alone.
-void EngineCore::EndTampered() {
-  std::vector<BatchEntry>& entries = batch_.entries();
-  bool found = false;
-  for (size_t i = 0; i < entries.size();) {
-    const Sequence& sequence = *entries[i].sequence;
-    const int64_t page = kv_->FindMismatch(sequence.lease);
-    if (page < 0) {
-      ++i;
+void EngineCore::Dismiss(std::span<const IntegrityVictim> victims) {
+  // A page of nobody may have failed: the pool is smaller all the same.
+  if (victims.empty() && kv_->quarantined_pages() == 0) return;
+  int64_t ended = 0;
+  for (const IntegrityVictim& victim : victims) {
+    std::erase_if(batch_.entries(),
+                  [&](const BatchEntry& entry) { return entry.sequence->id == victim.id; });
+    const char* check = KvViolationName(victim.violation.kind);
+    const auto page = static_cast<uint32_t>(victim.violation.page);
+    if (integrity_action_ == IntegrityAction::kRecompute && Heal(victim.id)) {
+      TERN_LOG(kWarning, "request {}: KV page {} failed its {} check; computed anew", victim.id,
+               page, check);
       continue;
     }
-    const uint32_t number = static_cast<uint32_t>(sequence.lease.expected()[size_t(page)].id);
-    TERN_LOG(kWarning, "request {}: KV page {} is not the one it acquired; quarantined",
-             sequence.id, number);
-    kv_->QuarantinePage(sequence.lease, page);
-    const RequestId id = sequence.id;
-    entries.erase(entries.begin() + static_cast<long>(i));
-    EndWithError(id, DataLoss(fmt::format("KV page {} failed its tag check", number)));
-    found = true;
-    i = 0;  // the page may be shared with an entry that has passed
+    TERN_LOG(kWarning, "request {}: KV page {} failed its {} check", victim.id, page, check);
+    EndWithError(victim.id, DataLoss(fmt::format("KV page {} failed its {} check", page, check)));
+    ++ended;
   }
-  if (!found) return;
+  if (ended > 0) guard_.NoteEnded(ended);
   FitToUsablePages();
-  std::erase_if(entries, [this](const BatchEntry& entry) {
+  std::erase_if(batch_.entries(), [this](const BatchEntry& entry) {
     const auto& running = queues().running;
     return std::none_of(running.begin(), running.end(),
                         [&](const auto& live) { return live.get() == entry.sequence; });
   });
 }
 
+bool EngineCore::Heal(RequestId id) {
+  Sequence* const sequence = scheduler_.Find(id);
+  if (sequence->heals >= kMaxHeals) return false;
+  const bool restarts = sequence->mask == nullptr || sequence->mask->Restarted() != nullptr;
+  if (sequence->generated() > 0 && !restarts) return false;
+  if (scheduler_.Retract(id) == nullptr) return false;
+  ++sequence->heals;
+  sequence->rederive_end = sequence->generated() > 0 ? sequence->size() : 0;
+  guard_.NoteHealed();
+  return true;
+}
+
+void EngineCore::EndFailed(const Status& status) {
+  for (const BatchEntry& entry : batch_.entries()) {
+    Sequence& sequence = *entry.sequence;
+    if (kv_->faults().commit_failed_pass) {
+      kv_->Commit(sequence.space, sequence.tokens, sequence.computed + entry.rows,
+                  sequence.prompt_tokens, &sequence.lease);
+    }
+    EndWithError(sequence.id, status);
+  }
+}
+
 // With nothing running, the oldest request fits by construction. When it does not, pages have been
-// lost: it gets an error rather than wait for ever.
-void EngineCore::EndStuck() {
+// lost: it gets an error rather than wait for ever. False: pages are with requests that wait for
+// another engine, which will give them back.
+bool EngineCore::EndStuck() {
   totals_.retractions += batch_.retracted();
-  if (!queues().running.empty() || batch_.retracted() > 0) return;
+  if (!queues().running.empty() || batch_.retracted() > 0) return true;
+  const auto& parked = queues().parked;
+  if (std::ranges::any_of(parked, [](const auto& one) { return one->lease.pages() > 0; })) {
+    return false;
+  }
+  const size_t waiting = queues().waiting.size();
+  FitToUsablePages();
+  if (queues().waiting.size() != waiting) return true;
   EndWithError(queues().waiting.front()->id, Internal("the KV cache has lost pages"));
+  return true;
 }
 
 Status EngineCore::Forward() {
   TERN_TRACE("engine.forward");
   try {
-    TERN_RETURN_IF_ERROR(model_.Forward(batch_.Build(*kv_), logits_.as<float>()));
+    const ForwardBatch batch = batch_.Build(*kv_);
+    const int64_t start_us = clock_.NowUs();
+    TERN_RETURN_IF_ERROR(model_.Forward(batch, logits_.as<float>()));
+    step_times_.forward_us += clock_.NowUs() - start_us;
   } catch (const std::bad_alloc&) {
     return ResourceExhausted("out of memory in the forward pass");
-  }
-  for (const BatchEntry& entry : batch_.entries()) {
-    const int64_t first = entry.sequence->computed;
-    kv_->NoteWritten(entry.sequence->lease, first, first + entry.rows);
   }
   return OkStatus();
 }
 
+// For the token at `position`, from a row of the logits. Banned tokens and a mask come on top.
+SampleRequest EngineCore::RequestFor(const Sequence& sequence, int64_t position,
+                                     int64_t logit_row) const {
+  const auto vocab = static_cast<size_t>(model_.info().vocab_size);
+  return {.logits = {logits_.as<float>() + static_cast<size_t>(logit_row) * vocab, vocab},
+          .params = &sequence.sampling,
+          .seed = sequence.seed,
+          .position = position,
+          .tokens = std::span(sequence.tokens).first(static_cast<size_t>(position)),
+          .prompt_tokens = sequence.prompt_tokens};
+}
+
+void EngineCore::Rederive() {
+  std::vector<RequestId> changed;
+  for (const BatchEntry& entry : batch_.entries()) {
+    Sequence& sequence = *entry.sequence;
+    if (sequence.rederive_end == 0) continue;
+    const int64_t end = sequence.computed + entry.rows;
+    const int64_t first = sequence.RederiveRows(sequence.computed, end).first;
+    if (sequence.mask != nullptr && first + 1 == sequence.prompt_tokens) {
+      sequence.rederive_mask = sequence.mask->Restarted();
+    }
+    for (int64_t i = 0; i < entry.rederive_rows; ++i) {
+      const int64_t position = first + i + 1;
+      SampleRequest request =
+          RequestFor(sequence, position, entry.first_logit_row + entry.prompt_logit_rows + i);
+      std::vector<int32_t> banned;
+      if (position - sequence.prompt_tokens < sequence.sampling.min_new_tokens) {
+        AppendStopTokens(sequence, &banned);
+      }
+      request.banned = banned;
+      std::vector<uint32_t> allowed;
+      if (sequence.rederive_mask != nullptr) {
+        allowed.resize((request.logits.size() + 31) / 32);
+        sequence.rederive_mask->Fill(allowed);
+        request.allowed = allowed;
+      }
+      const Result<SampledToken> token = SampleToken(request);
+      const int32_t sent = sequence.tokens[static_cast<size_t>(position)];
+      if (!token.ok() || token->token != sent) {
+        changed.push_back(sequence.id);
+        break;
+      }
+      if (sequence.rederive_mask != nullptr) sequence.rederive_mask->Accept(sent);
+    }
+    if (end >= sequence.rederive_end) {
+      sequence.rederive_end = 0;
+      sequence.rederive_mask = nullptr;
+    }
+  }
+  for (const RequestId id : changed) {
+    std::erase_if(batch_.entries(),
+                  [id](const BatchEntry& entry) { return entry.sequence->id == id; });
+    EndWithError(id, DataLoss("computed anew after a KV page failed, it differs from what was "
+                              "sent already"));
+  }
+  if (!changed.empty()) guard_.NoteEnded(static_cast<int64_t>(changed.size()));
+}
+
+void EngineCore::AppendStopTokens(const Sequence& sequence, std::vector<int32_t>* tokens) const {
+  const std::vector<int32_t>& stop = sequence.sampling.stop_token_ids;
+  const std::vector<int32_t>& eos = model_.info().eos_token_ids;
+  tokens->insert(tokens->end(), stop.begin(), stop.end());
+  if (!sequence.sampling.ignore_eos) tokens->insert(tokens->end(), eos.begin(), eos.end());
+}
+
 // One result for each entry that samples, in order. Rows of logits are independent: they share the
 // pool's threads.
-std::vector<Result<SampledToken>> EngineCore::Sample() {
+void EngineCore::Sample() {
   TERN_TRACE("engine.sample");
   const size_t vocab = static_cast<size_t>(model_.info().vocab_size);
-  std::vector<SampleRequest> requests;
-  std::vector<std::vector<uint32_t>> masks;
-  masks.reserve(batch_.entries().size());
-  std::vector<std::vector<int32_t>> bans;
-  bans.reserve(batch_.entries().size());
+  sample_requests_.clear();
   for (const BatchEntry& entry : batch_.entries()) {
     if (!entry.samples()) continue;
     const Sequence& sequence = *entry.sequence;
-    const auto row = static_cast<size_t>(entry.first_logit_row + entry.prompt_logit_rows);
-    SampleRequest request = {.logits = {logits_.as<float>() + row * vocab, vocab},
-                             .params = &sequence.sampling,
-                             .seed = sequence.seed,
-                             .position = sequence.size(),
-                             .tokens = sequence.tokens,
-                             .prompt_tokens = sequence.prompt_tokens,
-                             .return_logprob = sequence.return_logprobs,
-                             .top_logprobs = sequence.top_logprobs,
-                             .logprob_token_ids = sequence.logprob_token_ids};
+    const size_t row = sample_requests_.size();
+    SampleRequest request =
+        RequestFor(sequence, sequence.size(),
+                   entry.first_logit_row + entry.prompt_logit_rows + entry.rederive_rows);
+    request.return_logprob = sequence.return_logprobs;
+    request.top_logprobs = sequence.top_logprobs;
+    request.logprob_token_ids = sequence.logprob_token_ids;
+    if (bans_.size() <= row) bans_.resize(row + 1);
+    if (masks_.size() <= row) masks_.resize(row + 1);
+    bans_[row].clear();
     if (sequence.generated() < sequence.sampling.min_new_tokens) {
-      std::vector<int32_t>& banned = bans.emplace_back(sequence.sampling.stop_token_ids);
-      const std::vector<int32_t>& eos = model_.info().eos_token_ids;
-      if (!sequence.sampling.ignore_eos) banned.insert(banned.end(), eos.begin(), eos.end());
-      request.banned = banned;
+      AppendStopTokens(sequence, &bans_[row]);
     }
     if (sequence.mask != nullptr) {
-      request.allowed = masks.emplace_back((vocab + 31) / 32, 0u);
-      sequence.mask->Fill(masks.back());
+      masks_[row].assign((vocab + 31) / 32, 0u);
+      sequence.mask->Fill(masks_[row]);
+    } else {
+      masks_[row].clear();
     }
-    requests.push_back(request);
+    sample_requests_.push_back(request);
   }
-  std::vector<Result<SampledToken>> results(requests.size(), SampledToken{});
-  pool_.ParallelFor(static_cast<int64_t>(requests.size()), [&](int64_t i, int) {
-    Result<SampledToken>& result = results[static_cast<size_t>(i)];
+  const size_t count = sample_requests_.size();
+  for (size_t row = 0; row < count; ++row) {  // only now: the vectors may have moved
+    sample_requests_[row].banned = bans_[row];
+    sample_requests_[row].allowed = masks_[row];
+  }
+  sampled_.resize(count, SampledToken{});
+  sampler_memory_.resize(static_cast<size_t>(pool_.threads()));
+  pool_.ParallelFor(static_cast<int64_t>(count), [&](int64_t i, int worker) {
+    Result<SampledToken>& result = sampled_[static_cast<size_t>(i)];
     try {  // this may be one of the pool's threads
-      result = SampleToken(requests[static_cast<size_t>(i)]);
+      result = SampleToken(sample_requests_[static_cast<size_t>(i)],
+                           sampler_memory_[static_cast<size_t>(worker)]);
     } catch (const std::bad_alloc&) {
+      sampler_memory_[static_cast<size_t>(worker)] = {};
       result = ResourceExhausted("out of memory in the sampler");
     }
   });
-  return results;
 }
 
-void EngineCore::Deliver(std::vector<Result<SampledToken>> sampled) {
+void EngineCore::Deliver() {
   size_t next = 0;
   for (const BatchEntry& entry : batch_.entries()) {
     Sequence& sequence = *entry.sequence;
     const bool samples = entry.samples();
-    const Result<SampledToken>* token = samples ? &sampled[next++] : nullptr;
+    const Result<SampledToken>* token = samples ? &sampled_[next++] : nullptr;
     totals_.prefill_tokens +=
         std::clamp<int64_t>(sequence.prompt_tokens - sequence.computed, 0, entry.rows);
     sequence.computed += entry.rows;
     if (!DeliverPromptLogprobs(sequence)) continue;
+    if (handoff_ != nullptr) handoff_->NoteComputed(sequence);
     if (samples) {
       DeliverToken(sequence, *token);
     } else if (sequence.computed == sequence.size()) {  // max_new_tokens is 0
@@ -302,6 +432,7 @@ void EngineCore::DeliverToken(Sequence& sequence, const Result<SampledToken>& sa
   // From now on others may share the prompt's pages.
   kv_->Commit(sequence.space, sequence.tokens, sequence.prompt_tokens, sequence.prompt_tokens,
               &sequence.lease);
+  if (handoff_ != nullptr && handoff_->TakeFirstToken(sequence, *sampled)) return;
   const int32_t token = sampled->token;
   if (sequence.mask != nullptr) sequence.mask->Accept(token);
   ++sampled_tokens_;
@@ -325,6 +456,7 @@ void EngineCore::DeliverToken(Sequence& sequence, const Result<SampledToken>& sa
     if (sequence.return_logprobs) finish.matched_logprobs = std::move(event);
     return End(sequence.id, std::move(finish));
   }
+  sequence.heals = 0;
   sequence.tokens.push_back(token);
   sequence.sink->OnToken(std::move(event));
   if (sequence.size() >= sequence.max_tokens) {
@@ -362,8 +494,7 @@ void EngineCore::EndAll(const Status& status) {
 
 std::vector<RequestId> EngineCore::LiveIds() const {
   std::vector<RequestId> ids;
-  for (const auto& sequence : queues().running) ids.push_back(sequence->id);
-  for (const auto& sequence : queues().waiting) ids.push_back(sequence->id);
+  queues().ForEach([&](const Sequence& sequence) { ids.push_back(sequence.id); });
   return ids;
 }
 
@@ -380,6 +511,11 @@ void EngineCore::End(RequestId id, FinishEvent event) {
     } catch (const std::bad_alloc&) {  // others will not find the rows; the sink must hear the end
       TERN_LOG(kWarning, "request {}: no memory to cache its pages", id);
     }
+  }
+  if (finished) guard_.NoteFinished(*sequence);
+  if (handoff_ != nullptr) {
+    const bool gone = event.reason == FinishEvent::Reason::kAborted;
+    handoff_->Forget(*sequence, gone ? Cancelled("the client is gone") : event.status);
   }
   kv_->Release(&sequence->lease);
   event.prompt_tokens = sequence->prompt_tokens;
@@ -415,9 +551,14 @@ void EngineCore::FitToUsablePages() {
   }
 }
 
+void EngineCore::RefuseRendezvous(const Rendezvous& rendezvous, const Status& why) {
+  if (handoff_ != nullptr) handoff_->Refuse(rendezvous, why);
+}
+
 bool EngineCore::FlushCache() {
   if (!idle()) return false;
   kv_->Flush();
+  kv_->ReadmitQuarantined();  // no request lives: nobody is left who could write to one
   return true;
 }
 
@@ -429,6 +570,10 @@ EngineStats EngineCore::Stats() const {
     stats.queued_tokens += sequence->size();
     stats.retracted_requests += sequence->retractions > 0 ? 1 : 0;
   }
+  for (const auto& parked : queues().parked) {
+    ++(parked->lease.pages() > 0 ? stats.running_requests : stats.queued_requests);
+  }
+  if (handoff_ != nullptr) stats.handoff = handoff_->Stats();
   const int64_t page_tokens = kv_->format().page_tokens();
   stats.total_tokens = plan_.total_tokens;
   stats.cached_tokens = kv_->evictable_pages() * page_tokens;
@@ -438,6 +583,7 @@ EngineStats EngineCore::Stats() const {
   stats.generated_tokens_per_s =
       window_us_ > 0 ? static_cast<double>(window_tokens_) * 1e6 / static_cast<double>(window_us_)
                      : 0;
+  stats.integrity = guard_.Stats();
   stats.weight_bytes = plan_.weight_bytes;
   stats.kv_bytes = plan_.kv_bytes;
   return stats;
@@ -446,6 +592,7 @@ EngineStats EngineCore::Stats() const {
 Status EngineCore::CheckInvariants() const {
   std::vector<const KvLease*> leases;
   for (const auto& sequence : queues().running) leases.push_back(&sequence->lease);
+  for (const auto& sequence : queues().parked) leases.push_back(&sequence->lease);
   for (const auto& sequence : queues().waiting) {
     if (sequence->lease.pages() > 0) return Internal("a waiting request holds KV pages");
   }

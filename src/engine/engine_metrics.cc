@@ -1,5 +1,6 @@
 #include "engine/engine_metrics.h"
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,17 @@ std::vector<double> Tokens() {
   for (double n = 1; n <= 1 << 18; n *= 2) bounds.push_back(n);
   return bounds;
 }
+std::array<Counter*, kKvViolationKinds> ViolationCounters(MetricRegistry& registry,
+                                                          const MetricLabels& labels) {
+  std::array<Counter*, kKvViolationKinds> counters;
+  for (int i = 0; i < kKvViolationKinds; ++i) {
+    MetricLabels all = labels;
+    all["class"] = KvViolationName(static_cast<KvViolationKind>(i));
+    counters[size_t(i)] = &registry.AddCounter("tern:kv_integrity_violations_total",
+                                               "Failed checks of KV pages.", std::move(all));
+  }
+  return counters;
+}
 double ToSeconds(int64_t us) { return static_cast<double>(us) * 1e-6; }
 double Share(int64_t part, int64_t whole) {
   return whole > 0 ? static_cast<double>(part) / static_cast<double>(whole) : 0;
@@ -21,38 +33,115 @@ double Share(int64_t part, int64_t whole) {
 
 }  // namespace
 
-EngineMetrics::EngineMetrics(MetricRegistry& r)
+struct EngineMetrics::HandoffMetrics {
+  HandoffMetrics(MetricRegistry& r, const MetricLabels& l)
+      : bootstrap_queue(r.AddGauge("sglang:num_prefill_bootstrap_queue_reqs",
+                                   "Prompts that no decode worker has asked for yet.", l)),
+        inflight_queue(r.AddGauge("sglang:num_prefill_inflight_queue_reqs",
+                                  "Computed prompts whose rows are on their way.", l)),
+        prealloc_queue(r.AddGauge("sglang:num_decode_prealloc_queue_reqs",
+                                  "Requests that wait for pages to receive rows.", l)),
+        transfer_queue(r.AddGauge("sglang:num_decode_transfer_queue_reqs",
+                                  "Requests whose rows are awaited.", l)),
+        retracted_queue(
+            r.AddGauge("sglang:num_retracted_reqs", "Retracted requests that wait for pages.", l)),
+        transfer_failed(r.AddCounter("sglang:num_transfer_failed_reqs_total",
+                                     "Requests whose hand-off failed.", l)),
+        bootstrap_failed(r.AddCounter("sglang:num_bootstrap_failed_reqs_total",
+                                      "Requests whose other half was not reached.", l)),
+        retries(r.AddCounter("sglang:num_prefill_retries_total",
+                             "Prompts asked for again, after a retraction.", l)),
+        local(r.AddCounter("tern:decode_local_recomputes_total",
+                           "Prompts that a decode worker had to compute itself.", l)),
+        speed(r.AddHistogram("sglang:kv_transfer_speed_gb_s", "Rows of a prompt, in GB/s.",
+                             {0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50}, l)),
+        latency(r.AddHistogram("sglang:kv_transfer_latency_ms",
+                               "First page of a prompt to its end.",
+                               {0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 5000}, l)),
+        bootstrap(r.AddHistogram(
+            "sglang:kv_transfer_bootstrap_ms", "Until both halves knew of each other.",
+            {0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 5000}, l)),
+        total(r.AddHistogram("sglang:kv_transfer_total_mb", "Rows of a prompt, in MB.",
+                             {0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 5000}, l)) {}
+
+  void Publish(const HandoffStats& now, const HandoffStats& before) {
+    bootstrap_queue.Set(double(now.bootstrap_queue));
+    inflight_queue.Set(double(now.inflight_queue));
+    prealloc_queue.Set(double(now.prealloc_queue));
+    transfer_queue.Set(double(now.transfer_queue));
+    retracted_queue.Set(double(now.retracted_queue));
+    transfer_failed.Add(double(now.transfer_failures - before.transfer_failures));
+    bootstrap_failed.Add(double(now.bootstrap_failures - before.bootstrap_failures));
+    retries.Add(double(now.asked_again - before.asked_again));
+    local.Add(double(now.local_recomputes - before.local_recomputes));
+  }
+
+  Gauge &bootstrap_queue, &inflight_queue, &prealloc_queue, &transfer_queue, &retracted_queue;
+  Counter &transfer_failed, &bootstrap_failed, &retries, &local;
+  Histogram &speed, &latency, &bootstrap, &total;
+};
+
+EngineMetrics::EngineMetrics(MetricRegistry& r, EngineRole role)
     : registry_(r),
-      running_(r.AddGauge("sglang:num_running_reqs", "Requests that hold KV pages.")),
-      queued_(r.AddGauge("sglang:num_queue_reqs", "Requests that wait for pages.")),
-      used_(r.AddGauge("sglang:num_used_tokens", "KV tokens held by running requests.")),
-      usage_(r.AddGauge("sglang:token_usage", "Share of the KV cache that is held, 0..1.")),
-      available_(r.AddGauge("sglang:kv_available_tokens", "KV tokens in free pages.")),
-      evictable_(r.AddGauge("sglang:kv_evictable_tokens", "KV tokens cached and not in use.")),
-      hit_rate_(r.AddGauge("sglang:cache_hit_rate", "Share of prompt tokens found in the cache.")),
-      throughput_(r.AddGauge("sglang:gen_throughput", "Generated tokens per second.")),
-      prompt_(r.AddCounter("sglang:prompt_tokens_total", "Prompt tokens of admitted requests.")),
-      generated_(
-          r.AddCounter("sglang:generation_tokens_total", "Generated tokens of ended requests.")),
-      cached_(r.AddCounter("sglang:cached_tokens_total", "Prompt tokens found in the cache.")),
-      requests_(r.AddCounter("sglang:num_requests_total", "Requests that ended.")),
-      aborted_(r.AddCounter("sglang:num_aborted_requests_total", "Requests aborted or failed.")),
-      retracted_(r.AddCounter("sglang:num_retracted_requests_total", "Retractions.")),
-      evicted_(r.AddCounter("sglang:evicted_tokens_total", "Cached KV tokens evicted.")),
-      queue_time_(r.AddHistogram("sglang:queue_time_seconds", "Arrival to admission.", Seconds())),
+      labels_(role == EngineRole::kUnified ? MetricLabels{}
+                                           : MetricLabels{{"engine_type", EngineRoleName(role)}}),
+      handoff_(role == EngineRole::kUnified ? nullptr
+                                            : std::make_shared<HandoffMetrics>(r, labels_)),
+      running_(r.AddGauge("sglang:num_running_reqs", "Requests that hold KV pages.", labels_)),
+      queued_(r.AddGauge("sglang:num_queue_reqs", "Requests that wait for pages.", labels_)),
+      used_(r.AddGauge("sglang:num_used_tokens", "KV tokens held by running requests.", labels_)),
+      usage_(
+          r.AddGauge("sglang:token_usage", "Share of the KV cache that is held, 0..1.", labels_)),
+      available_(r.AddGauge("sglang:kv_available_tokens", "KV tokens in free pages.", labels_)),
+      evictable_(
+          r.AddGauge("sglang:kv_evictable_tokens", "KV tokens cached and not in use.", labels_)),
+      hit_rate_(r.AddGauge("sglang:cache_hit_rate", "Share of prompt tokens found in the cache.",
+                           labels_)),
+      throughput_(r.AddGauge("sglang:gen_throughput", "Generated tokens per second.", labels_)),
+      violations_(ViolationCounters(r, labels_)),
+      ended_(r.AddCounter("tern:kv_integrity_ended_requests_total",
+                          "Requests that a failed KV page ended.", labels_)),
+      healed_(r.AddCounter("tern:kv_integrity_healed_total",
+                           "Requests computed anew after a KV page failed.", labels_)),
+      exposed_(r.AddCounter("tern:kv_integrity_exposed_requests_total",
+                            "Requests that had finished when a page that they held failed.",
+                            labels_)),
+      verified_(r.AddCounter("tern:kv_integrity_verified_pages_total",
+                             "KV pages verified by their seals when they were reused.", labels_)),
+      swept_(r.AddCounter("tern:kv_integrity_swept_pages_total",
+                          "KV pages verified by their seals in the sweep.", labels_)),
+      sealed_(r.AddCounter("tern:kv_integrity_sealed_rows_total", "KV rows sealed.", labels_)),
+      quarantined_(r.AddGauge("tern:kv_quarantined_pages", "KV pages taken out of use.", labels_)),
+      integrity_share_(r.AddGauge("tern:kv_integrity_time_share",
+                                  "Share of the time of steps that KV integrity took, 0..1.",
+                                  labels_)),
+      prompt_(r.AddCounter("sglang:prompt_tokens_total", "Prompt tokens of admitted requests.",
+                           labels_)),
+      generated_(r.AddCounter("sglang:generation_tokens_total",
+                              "Generated tokens of ended requests.", labels_)),
+      cached_(
+          r.AddCounter("sglang:cached_tokens_total", "Prompt tokens found in the cache.", labels_)),
+      requests_(r.AddCounter("sglang:num_requests_total", "Requests that ended.", labels_)),
+      aborted_(r.AddCounter("sglang:num_aborted_requests_total", "Requests aborted or failed.",
+                            labels_)),
+      retracted_(r.AddCounter("sglang:num_retracted_requests_total", "Retractions.", labels_)),
+      evicted_(r.AddCounter("sglang:evicted_tokens_total", "Cached KV tokens evicted.", labels_)),
+      queue_time_(
+          r.AddHistogram("sglang:queue_time_seconds", "Arrival to admission.", Seconds(), labels_)),
       first_token_(r.AddHistogram("sglang:time_to_first_token_seconds", "Arrival to first token.",
-                                  Seconds())),
-      token_gap_(
-          r.AddHistogram("sglang:inter_token_latency_seconds", "Between two tokens.", Seconds())),
-      e2e_(r.AddHistogram("sglang:e2e_request_latency_seconds", "Arrival to end.", Seconds())),
+                                  Seconds(), labels_)),
+      token_gap_(r.AddHistogram("sglang:inter_token_latency_seconds", "Between two tokens.",
+                                Seconds(), labels_)),
+      e2e_(r.AddHistogram("sglang:e2e_request_latency_seconds", "Arrival to end.", Seconds(),
+                          labels_)),
       prompt_sizes_(r.AddHistogram("sglang:prompt_tokens_histogram", "Prompt tokens of a request.",
-                                   Tokens())),
+                                   Tokens(), labels_)),
       generated_sizes_(r.AddHistogram("sglang:generation_tokens_histogram",
-                                      "Generated tokens of a request.", Tokens())) {}
+                                      "Generated tokens of a request.", Tokens(), labels_)) {}
 
 void EngineMetrics::SetPlan(const MemoryPlan& plan, int64_t page_tokens) {
   const auto set = [&](const char* name, const char* help, double value) {
-    registry_.AddGauge(name, help).Set(value);
+    registry_.AddGauge(name, help, labels_).Set(value);
   };
   constexpr double kGb = 1 << 30;
   set("sglang:max_total_num_tokens", "KV capacity in tokens.", double(plan.total_tokens));
@@ -81,8 +170,31 @@ void EngineMetrics::Publish(const EngineStats& stats, int64_t evicted_tokens) {
   aborted_.Add(double(stats.aborted_requests - last_.aborted_requests));
   retracted_.Add(double(stats.retractions - last_.retractions));
   evicted_.Add(double(evicted_tokens - last_evicted_));
+
+  const IntegrityStats &now = stats.integrity, &then = last_.integrity;
+  for (size_t i = 0; i < violations_.size(); ++i) {
+    violations_[i]->Add(double(now.violations[i] - then.violations[i]));
+  }
+  ended_.Add(double(now.ended_requests - then.ended_requests));
+  healed_.Add(double(now.healed_requests - then.healed_requests));
+  exposed_.Add(double(now.exposed_requests - then.exposed_requests));
+  verified_.Add(double(now.verified_pages - then.verified_pages));
+  swept_.Add(double(now.swept_pages - then.swept_pages));
+  sealed_.Add(double(now.sealed_rows - then.sealed_rows));
+  quarantined_.Set(double(now.quarantined_pages));
+  integrity_share_.Set(Share(now.check_us, now.step_us));
+  if (handoff_ != nullptr) handoff_->Publish(stats.handoff, last_.handoff);
   last_ = stats;
   last_evicted_ = evicted_tokens;
+}
+
+void EngineMetrics::ObserveTransfer(const HandoffTimes& times) {
+  if (handoff_ == nullptr) return;
+  const auto us = double(std::max<int64_t>(times.transfer_us, 1));
+  handoff_->speed.Observe(double(times.bytes) / us / 1e3);
+  handoff_->latency.Observe(us / 1e3);
+  handoff_->bootstrap.Observe(double(times.bootstrap_us) / 1e3);
+  handoff_->total.Observe(double(times.bytes) / 1e6);
 }
 
 void EngineMetrics::ObserveQueueTime(int64_t us) { queue_time_.Observe(ToSeconds(us)); }

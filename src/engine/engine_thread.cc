@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <new>
 #include <utility>
 
@@ -11,18 +12,31 @@
 namespace tern {
 namespace {
 constexpr int64_t kCheckIntervalUs = 1'000'000;
+// An idle engine sweeps a little this often; when all pages have been seen, it waits longer.
+constexpr int64_t kSweepIntervalUs = 20'000;
+constexpr int64_t kSweptIntervalUs = 1'000'000;
 }  // namespace
 
 EngineThread::EngineThread(std::unique_ptr<EngineCore> core, std::unique_ptr<EngineMetrics> metrics,
-                           const Clock& clock, int64_t max_queued_requests)
+                           const Clock& clock, int64_t max_queued_requests,
+                           double sweep_idle_fraction, Disaggregation disaggregation)
     : core_(std::move(core)),
       metrics_(std::move(metrics)),
       clock_(clock),
       max_queued_requests_(max_queued_requests),
-      stats_(core_->Stats()),
-      thread_([this] { Loop(); }) {}
+      sweep_idle_fraction_(sweep_idle_fraction),
+      waker_(disaggregation.waker),
+      stats_(core_->Stats()) {
+  core_->SetDisaggregation(std::move(disaggregation), [this] {
+    MutexLock lock(mutex_);
+    return next_id_++;
+  });
+  if (waker_ != nullptr) waker_->Set([this] { Wake(); });
+  thread_ = std::thread([this] { Loop(); });
+}
 
 EngineThread::~EngineThread() {
+  if (waker_ != nullptr) waker_->Set({});
   {
     MutexLock lock(mutex_);
     stop_ = true;
@@ -59,6 +73,16 @@ void EngineThread::FlushCache(std::function<void(bool)> done) {
   if (!Post(FlushMessage{done})) done(false);
 }
 
+void EngineThread::RefuseRendezvous(const Rendezvous& rendezvous, const Status& why) {
+  Post(RefuseMessage{rendezvous, why});
+}
+
+void EngineThread::Wake() {
+  MutexLock lock(mutex_);
+  woken_ = true;
+  arrived_.NotifyOne();
+}
+
 bool EngineThread::Post(Message message) {
   MutexLock lock(mutex_);
   if (stop_) return false;
@@ -86,12 +110,14 @@ EngineStats EngineThread::Stats() const {
 }
 
 void EngineThread::Loop() {
+  bool progress = false;
   for (;;) {
     bool stop = false;
-    std::vector<Message> messages = Receive(&stop);
+    std::vector<Message> messages = Receive(!progress, &stop);
     for (Message& message : messages) SurviveNoMemory([&] { Handle(std::move(message)); });
     if (stop) break;
-    SurviveNoMemory([&] { core_->Step(); });
+    SurviveNoMemory([&] { progress = core_->Step(); });
+    SweepWhenIdle();
     Publish();
     CheckWhenIdle();
   }
@@ -109,9 +135,23 @@ void EngineThread::SurviveNoMemory(Part part) {
   }
 }
 
-std::vector<EngineThread::Message> EngineThread::Receive(bool* stop) {
+std::vector<EngineThread::Message> EngineThread::Receive(bool nothing_else, bool* stop) {
+  int64_t deadline_us = core_->NextDeadlineUs();
+  if (sweep_idle_fraction_ > 0 && core_->idle()) {
+    const int64_t pause_us = more_to_sweep_ ? kSweepIntervalUs : kSweptIntervalUs;
+    deadline_us = std::min(deadline_us, clock_.NowUs() + pause_us);
+  }
   MutexLock lock(mutex_);
-  while (inbox_.empty() && !stop_ && core_->idle()) arrived_.Wait(mutex_);
+  while (nothing_else && inbox_.empty() && !stop_ && !woken_) {
+    if (deadline_us == INT64_MAX) {
+      arrived_.Wait(mutex_);
+      continue;
+    }
+    const int64_t left_us = deadline_us - clock_.NowUs();
+    if (left_us <= 0) break;
+    arrived_.WaitFor(mutex_, left_us);
+  }
+  woken_ = false;
   *stop = stop_;
   return std::exchange(inbox_, {});
 }
@@ -130,6 +170,8 @@ void EngineThread::Handle(Message message) {
     core_->AbortRid(abort->rid, abort->all);
   } else if (const auto* flush = std::get_if<FlushMessage>(&message)) {
     flush->done(core_->FlushCache());
+  } else if (const auto* refuse = std::get_if<RefuseMessage>(&message)) {
+    core_->RefuseRendezvous(refuse->rendezvous, refuse->why);
   }
 }
 
@@ -144,6 +186,12 @@ void EngineThread::Publish() {
   }
   idle_ = inbox_.empty() && core_->idle();
   if (idle_) drained_.NotifyAll();
+}
+
+void EngineThread::SweepWhenIdle() {
+  if (sweep_idle_fraction_ <= 0 || !core_->idle()) return;
+  const double budget_us = static_cast<double>(kSweepIntervalUs) * sweep_idle_fraction_;
+  more_to_sweep_ = core_->SweepIdle(static_cast<int64_t>(budget_us));
 }
 
 void EngineThread::CheckWhenIdle() {

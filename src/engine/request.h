@@ -31,6 +31,14 @@ struct SamplingParams {
   int64_t min_new_tokens = 0;  // stop and EOS tokens can't come before so many are there
 };
 
+// Where the prefill and the decode half of one request meet: the prefill worker's bootstrap port,
+// and a number that both halves bring (SGLang's bootstrap_host, _port, _room).
+struct Rendezvous {
+  std::string host;
+  int port = 0;
+  uint64_t room = 0;
+};
+
 struct GenerateRequest {
   std::string rid;              // repeated rids are accepted (routers retry)
   std::vector<int32_t> tokens;  // the prompt, not empty
@@ -43,7 +51,8 @@ struct GenerateRequest {
   std::vector<int32_t> logprob_token_ids;  // and of these, at most 256
   std::string extra_key;                   // with cache_salt: separates tenants' prefixes
   std::string cache_salt;
-  std::shared_ptr<TokenMask> mask;  // null: every token is allowed
+  std::shared_ptr<TokenMask> mask;       // null: every token is allowed
+  std::optional<Rendezvous> rendezvous;  // for engines whose role is prefill or decode
 };
 
 struct TokenLogprob {

@@ -3,95 +3,139 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
-#include <unordered_map>
+#include <utility>
 
 #include "base/rng.h"
+#include "engine/logit_math.h"
 
 namespace tern {
 namespace {
-
-// A token that may be chosen; weight = exp((logit - largest) / temperature), in (0, 1].
-struct Candidate {
-  float weight;
-  int32_t token;
-};
-// The heap's top is the most likely candidate, the lowest id among equals.
-bool LessLikely(const Candidate& a, const Candidate& b) {
-  return a.weight != b.weight ? a.weight < b.weight : a.token > b.token;
-}
-
-bool AllFinite(std::span<const float> x) {
-  float sum = 0;  // x - x is 0 for a finite number, else NaN
-  for (const float value : x) sum += value - value;
-  return sum == 0;
-}
 
 bool IsAllowed(std::span<const uint32_t> allowed, size_t token) {
   return allowed.empty() || (allowed[token / 32] >> token % 32 & 1) != 0;
 }
 
-// This and LogSumExp are plain C++, not Ops': they take a mask and sum in float64, and the
-// simulator, which has no kernels, samples too. Index of the largest allowed logit, -1 when none is
-// allowed.
+// Index of the largest allowed logit, the lowest of equals; -1 when none is allowed.
 int32_t ArgMaxAllowed(std::span<const float> logits, std::span<const uint32_t> allowed) {
   int32_t best = -1;
-  for (size_t i = 0; i < logits.size(); ++i) {
-    if (!IsAllowed(allowed, i)) continue;
-    if (best < 0 || logits[i] > logits[static_cast<size_t>(best)]) best = static_cast<int32_t>(i);
+  for (size_t word = 0; word < allowed.size(); ++word) {
+    for (uint32_t bits = allowed[word]; bits != 0; bits &= bits - 1) {
+      const size_t i = word * 32 + static_cast<size_t>(std::countr_zero(bits));
+      if (i >= logits.size()) break;
+      if (best < 0 || logits[i] > logits[static_cast<size_t>(best)]) best = static_cast<int32_t>(i);
+    }
   }
   return best;
 }
 
-// The candidate where the running sum of weights passes `target`.
-int32_t PickAt(std::span<const Candidate> candidates, double target) {
+// Most likely first, the lowest id among equals.
+bool MoreLikely(const SamplerMemory::Candidate& a, const SamplerMemory::Candidate& b) {
+  return a.weight != b.weight ? a.weight > b.weight : a.token < b.token;
+}
+
+// The least likely of the best candidates that together weigh `mass`, of all when they weigh less.
+// Reorders them. A weighted quickselect: time is linear in their number on average.
+// REQUIRES: not empty.
+SamplerMemory::Candidate LeastWithin(std::vector<SamplerMemory::Candidate>& ranks, double mass) {
+  auto begin = ranks.begin(), end = ranks.end();
+  double sum = 0;  // of those before `begin`
+  while (end - begin > 1) {
+    const auto middle = begin + (end - begin) / 2;
+    std::nth_element(begin, middle, end, MoreLikely);
+    double upper = 0;
+    for (auto it = begin; it != middle; ++it) upper += it->weight;
+    if (sum + upper >= mass) {
+      end = middle;
+    } else {
+      sum += upper;
+      begin = middle;
+    }
+  }
+  return *begin;
+}
+
+// What top_k, top_p and min_p leave, in the order of tokens. `total`: of all weights.
+// The most likely one always stays; it has weight 1.
+void Truncate(const SamplingParams& params, double total, SamplerMemory& m) {
+  const size_t n = m.weights.size();
+  // All weights below `least` together are less than top_p leaves out.
+  const double rest = params.top_p < 1 ? (1 - params.top_p) * total / static_cast<double>(n) : 0;
+  const auto least = static_cast<float>(std::min(std::max(params.min_p, rest * 0.999), 1.0));
+  m.candidates.clear();
+  for (size_t i = 0; i < n; ++i) {
+    const float weight = m.weights[i];
+    if (weight >= least && weight > 0) m.candidates.push_back({weight, static_cast<int32_t>(i)});
+  }
+  const auto keep_from = [&m](const SamplerMemory::Candidate& last) {
+    std::erase_if(m.candidates, [&](const auto& c) { return MoreLikely(last, c); });
+  };
+  if (params.top_k > 0 && static_cast<size_t>(params.top_k) < m.candidates.size()) {
+    m.ranks.assign(m.candidates.begin(), m.candidates.end());
+    const auto last = m.ranks.begin() + static_cast<long>(params.top_k) - 1;
+    std::nth_element(m.ranks.begin(), last, m.ranks.end(), MoreLikely);
+    keep_from(*last);
+  }
+  if (params.top_p < 1) {
+    m.ranks.assign(m.candidates.begin(), m.candidates.end());
+    keep_from(LeastWithin(m.ranks, params.top_p * total));
+  }
+  // min_p in float64 once more: `least` is rounded.
+  std::erase_if(m.candidates, [&](const auto& c) { return c.weight < params.min_p; });
+}
+
+// The token where the running sum of weights passes share * total.
+int32_t PickWeight(const SamplerMemory& m, double total, double share) {
+  const double target = share * total;
   double sum = 0;
-  for (const Candidate& candidate : candidates) {
+  size_t begin = 0, last = 0;
+  for (const double block : m.block_sums) {
+    if (sum + block > target) break;
+    sum += block;
+    begin += kWeightBlock;
+  }
+  for (size_t i = std::min(begin, m.weights.size()); i < m.weights.size(); ++i) {
+    sum += m.weights[i];
+    if (m.weights[i] > 0) last = i;
+    if (sum > target) return static_cast<int32_t>(i);
+  }
+  if (m.weights[last] > 0) return static_cast<int32_t>(last);  // only through rounding
+  for (size_t i = 0; i < m.weights.size(); ++i) {
+    if (m.weights[i] > 0) last = i;
+  }
+  return static_cast<int32_t>(last);
+}
+
+int32_t PickCandidate(std::span<const SamplerMemory::Candidate> candidates, double share) {
+  double total = 0, sum = 0;
+  for (const auto& candidate : candidates) total += candidate.weight;
+  for (const auto& candidate : candidates) {
     sum += candidate.weight;
-    if (sum > target) return candidate.token;
+    if (sum > share * total) return candidate.token;
   }
   return candidates.back().token;  // only through rounding
 }
 
-// Keeps what top_k, top_p and min_p leave, most likely first. The most likely one always stays.
-void Truncate(const SamplingParams& params, double total, std::vector<Candidate>* candidates) {
-  const size_t limit = params.top_k > 0 ? static_cast<size_t>(params.top_k) : candidates->size();
-  std::vector<Candidate>& heap = *candidates;
-  std::make_heap(heap.begin(), heap.end(), LessLikely);
-  const float smallest = static_cast<float>(params.min_p) * heap.front().weight;
-  std::vector<Candidate> kept;
-  for (double sum = 0; !heap.empty() && kept.size() < limit && sum < params.top_p * total;) {
-    if (!kept.empty() && heap.front().weight < smallest) break;
-    kept.push_back(heap.front());
-    sum += heap.front().weight;
-    std::pop_heap(heap.begin(), heap.end(), LessLikely);
-    heap.pop_back();
-  }
-  heap = std::move(kept);
-}
-
-double SumOf(std::span<const Candidate> candidates) {
-  double sum = 0;
-  for (const Candidate& candidate : candidates) sum += candidate.weight;
-  return sum;
-}
-
-int32_t Draw(const SampleRequest& request, float largest) {
+int32_t Draw(const SampleRequest& request, std::span<const float> logits, float largest,
+             SamplerMemory& m) {
   const SamplingParams& params = *request.params;
-  std::vector<Candidate> candidates;
-  candidates.reserve(request.logits.size());
-  const double scale = 1.0 / params.temperature;
-  for (size_t i = 0; i < request.logits.size(); ++i) {
-    if (!IsAllowed(request.allowed, i)) continue;
-    // 0 * infinity (a temperature near 0) must stay 0: the largest always has weight 1.
-    const double below = double{request.logits[i]} - double{largest};
-    const float weight = below == 0 ? 1.0f : std::exp(static_cast<float>(below * scale));
-    if (weight > 0) candidates.push_back({weight, static_cast<int32_t>(i)});
+  m.weights.resize(logits.size());
+  m.block_sums.resize(WeightBlocks(logits.size()));
+  SoftmaxWeights(logits, largest, 1.0 / params.temperature, m.weights.data());
+  if (!request.allowed.empty()) {
+    for (size_t i = 0; i < m.weights.size(); ++i) {
+      if (!IsAllowed(request.allowed, i)) m.weights[i] = 0;
+    }
   }
-  const bool truncates = params.top_k > 0 || params.top_p < 1 || params.min_p > 0;
-  if (truncates) Truncate(params, SumOf(candidates), &candidates);
-  return PickAt(candidates, UniformAt(request.seed, request.position) * SumOf(candidates));
+  const double total = SumWeights(m.weights, m.block_sums.data());
+  const double share = UniformAt(request.seed, request.position);
+  if (params.top_k <= 0 && params.top_p >= 1 && params.min_p <= 0) {
+    return PickWeight(m, total, share);
+  }
+  Truncate(params, total, m);
+  return PickCandidate(m.candidates, share);
 }
 
 // log(sum(exp(logits))), against the largest.
@@ -106,22 +150,23 @@ double LogSumExp(std::span<const float> logits) {
 // below it and cost one comparison.
 std::vector<TokenLogprob> TopLogprobs(std::span<const float> logits, int64_t count,
                                       double log_sum) {
-  const auto more_likely = [](const Candidate& a, const Candidate& b) { return LessLikely(b, a); };
   const size_t n = std::min(static_cast<size_t>(count), logits.size());
-  std::vector<Candidate> heap;  // weight: the logit
+  std::vector<SamplerMemory::Candidate> heap;  // weight: the logit
+  heap.reserve(n);
   for (size_t i = 0; n > 0 && i < logits.size(); ++i) {
-    const Candidate candidate = {logits[i], static_cast<int32_t>(i)};
+    const SamplerMemory::Candidate candidate = {logits[i], static_cast<int32_t>(i)};
     if (heap.size() == n) {
-      if (!LessLikely(heap.front(), candidate)) continue;
-      std::pop_heap(heap.begin(), heap.end(), more_likely);
+      if (!MoreLikely(candidate, heap.front())) continue;
+      std::pop_heap(heap.begin(), heap.end(), MoreLikely);
       heap.pop_back();
     }
     heap.push_back(candidate);
-    std::push_heap(heap.begin(), heap.end(), more_likely);
+    std::push_heap(heap.begin(), heap.end(), MoreLikely);
   }
-  std::sort_heap(heap.begin(), heap.end(), more_likely);
+  std::sort_heap(heap.begin(), heap.end(), MoreLikely);
   std::vector<TokenLogprob> top;
-  for (const Candidate& c : heap) {
+  top.reserve(n);
+  for (const SamplerMemory::Candidate& c : heap) {
     top.push_back({c.token, static_cast<float>(double{c.weight} - log_sum)});
   }
   return top;
@@ -133,27 +178,30 @@ bool ChangesLogits(const SampleRequest& request) {
          !p.logit_bias.empty() || !request.banned.empty();
 }
 
-// Each token changes by itself, so no order of the maps shows.
-std::vector<float> ChangedLogits(const SampleRequest& request) {
+// Each token changes by itself, so no order shows.
+std::span<const float> ChangedLogits(const SampleRequest& request, SamplerMemory& m) {
   const SamplingParams& p = *request.params;
-  std::vector<float> logits(request.logits.begin(), request.logits.end());
-  std::unordered_map<int32_t, int64_t> generated;  // how often, 0 for the prompt's
+  m.logits.assign(request.logits.begin(), request.logits.end());
+  constexpr int32_t kAbsent = -1;
+  m.counts.resize(m.logits.size(), kAbsent);  // how often generated, 0 for the prompt's
   for (size_t i = 0; i < request.tokens.size(); ++i) {
-    const bool is_new = static_cast<int64_t>(i) >= request.prompt_tokens;
-    generated[request.tokens[i]] += is_new ? 1 : 0;
+    int32_t& count = m.counts[static_cast<size_t>(request.tokens[i])];
+    count = std::max(count, 0) + (static_cast<int64_t>(i) >= request.prompt_tokens ? 1 : 0);
   }
-  for (const auto& [token, count] : generated) {
-    float& logit = logits[static_cast<size_t>(token)];
+  for (const int32_t token : request.tokens) {
+    const int32_t count = std::exchange(m.counts[static_cast<size_t>(token)], kAbsent);
+    if (count == kAbsent) continue;  // done
+    float& logit = m.logits[static_cast<size_t>(token)];
     double x = logit > 0 ? logit / p.repetition_penalty : logit * p.repetition_penalty;
     if (count > 0) x -= p.presence_penalty + static_cast<double>(count) * p.frequency_penalty;
     logit = static_cast<float>(x);
   }
-  for (const auto& [token, bias] : p.logit_bias) logits[static_cast<size_t>(token)] += bias;
+  for (const auto& [token, bias] : p.logit_bias) m.logits[static_cast<size_t>(token)] += bias;
   for (const int32_t token : request.banned) {
-    if (token < 0 || static_cast<size_t>(token) >= logits.size()) continue;
-    logits[static_cast<size_t>(token)] = -std::numeric_limits<float>::infinity();
+    if (token < 0 || static_cast<size_t>(token) >= m.logits.size()) continue;
+    m.logits[static_cast<size_t>(token)] = -std::numeric_limits<float>::infinity();
   }
-  return logits;
+  return m.logits;
 }
 
 }  // namespace
@@ -194,7 +242,7 @@ double UniformAt(uint64_t seed, int64_t position) {
 
 Result<RowLogprobs> LogprobsOf(std::span<const float> logits, int32_t token, int64_t top,
                                std::span<const int32_t> asked) {
-  if (!AllFinite(logits)) return Internal("the model gave logits that are not finite");
+  if (!SurveyLogits(logits).finite) return Internal("the model gave logits that are not finite");
   const double log_sum = LogSumExp(logits);
   const auto logprob = [&](int32_t id) {
     return static_cast<float>(double{logits[static_cast<size_t>(id)]} - log_sum);
@@ -206,20 +254,26 @@ Result<RowLogprobs> LogprobsOf(std::span<const float> logits, int32_t token, int
   return row;
 }
 
-Result<SampledToken> SampleToken(const SampleRequest& request) {
-  if (!AllFinite(request.logits)) return Internal("the model gave logits that are not finite");
-  SampleRequest changed = request;
-  std::vector<float> changed_logits;
-  if (ChangesLogits(request)) changed.logits = changed_logits = ChangedLogits(request);
-  const int32_t best = ArgMaxAllowed(changed.logits, request.allowed);
-  if (best < 0 || std::isinf(changed.logits[static_cast<size_t>(best)])) {
+Result<SampledToken> SampleToken(const SampleRequest& request, SamplerMemory& memory) {
+  LogitSurvey survey = SurveyLogits(request.logits);
+  if (!survey.finite) return Internal("the model gave logits that are not finite");
+  std::span<const float> logits = request.logits;
+  if (ChangesLogits(request)) {
+    logits = ChangedLogits(request, memory);
+    survey = SurveyLogits(logits);  // banned ones are infinite, the largest is none of them
+  }
+  const int32_t best = request.allowed.empty()
+                           ? static_cast<int32_t>(FirstEqual(logits, survey.largest))
+                           : ArgMaxAllowed(logits, request.allowed);
+  if (best < 0 || static_cast<size_t>(best) >= logits.size() ||
+      std::isinf(logits[static_cast<size_t>(best)])) {
     return Internal("the token mask allows no token");
   }
   const SamplingParams& params = *request.params;
   SampledToken result;
   result.token = params.temperature == 0 || params.top_k == 1
                      ? best
-                     : Draw(changed, changed.logits[static_cast<size_t>(best)]);
+                     : Draw(request, logits, logits[static_cast<size_t>(best)], memory);
   if (request.return_logprob || request.top_logprobs > 0) {
     TERN_ASSIGN_OR_RETURN(
         RowLogprobs row,
@@ -229,6 +283,11 @@ Result<SampledToken> SampleToken(const SampleRequest& request) {
     result.asked_logprobs = std::move(row.asked);
   }
   return result;
+}
+
+Result<SampledToken> SampleToken(const SampleRequest& request) {
+  SamplerMemory memory;
+  return SampleToken(request, memory);
 }
 
 }  // namespace tern

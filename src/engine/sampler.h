@@ -43,6 +43,19 @@ struct SampleRequest {
   std::span<const int32_t> logprob_token_ids;
 };
 
+// Memory that sampling keeps between calls, so that no token allocates; contents mean nothing
+// outside a call. One per thread that samples.
+struct SamplerMemory {
+  struct Candidate {
+    float weight;
+    int32_t token;
+  };
+  std::vector<float> logits, weights;
+  std::vector<double> block_sums;
+  std::vector<Candidate> candidates, ranks;
+  std::vector<int32_t> counts;  // -1 everywhere
+};
+
 // Logits change first. A token of the sequence: divided by repetition_penalty, or multiplied when
 // negative (Keskar et al., 2019). One that was generated n times: less presence_penalty and n times
 // frequency_penalty (OpenAI's). Then logit_bias is added, and `banned` go to minus infinity.
@@ -51,6 +64,7 @@ struct SampleRequest {
 // most likely; in the smallest set of most likely tokens that holds top_p of the probability
 // (Holtzman et al., 2020); probability >= min_p times the largest. Ties rank by id.
 // Errors: kInternal (a logit that is not finite, no allowed token).
+Result<SampledToken> SampleToken(const SampleRequest& request, SamplerMemory& memory);
 Result<SampledToken> SampleToken(const SampleRequest& request);
 
 // Sums in float64. Errors: kInternal (a logit that is not finite).

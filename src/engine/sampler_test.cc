@@ -108,6 +108,45 @@ TEST(Sampler, DrawsFollowTheDefinition) {
   }
 }
 
+// Vocabularies of many blocks, flat and steep, with ties at the border of what is kept: only kept
+// tokens come, and the halves of what is kept come as often as the definition says. One memory
+// serves them all.
+TEST(Sampler, LargeVocabulariesKeepWhatTheDefinitionKeeps) {
+  Rng rng(8);
+  SamplerMemory memory;
+  for (int trial = 0; trial < 24; ++trial) {
+    const size_t n = 900 + rng.Below(3000);
+    const std::vector<float> logits = RandomLogits(rng, n, trial % 3 == 0 ? 0.6 : 9.0);
+    SamplingParams params = {.temperature = 0.5 + rng.Uniform()};
+    if (trial % 2 == 0) params.top_p = 0.3 + 0.69 * rng.Uniform();
+    if (trial % 4 == 1) params.top_k = 1 + int64_t(rng.Below(n));
+    if (trial % 4 == 2) params.min_p = 0.2 * rng.Uniform();
+    std::vector<bool> allowed(n, true);
+    std::vector<uint32_t> bits;
+    if (trial % 5 == 0) {
+      bits.assign((n + 31) / 32, 0);
+      for (size_t i = 0; i < n; ++i) {
+        allowed[i] = i == 5 || rng.Chance(0.5);
+        if (allowed[i]) bits[i / 32] |= 1u << i % 32;
+      }
+    }
+    const std::map<int32_t, double> want = NaiveDistribution(logits, params, allowed);
+    double low = 0;  // of the first half of the kept tokens
+    const int32_t half = std::next(want.begin(), long(want.size() / 2))->first;
+    for (const auto& [token, p] : want) low += token < half ? p : 0;
+    constexpr int kDraws = 1500;
+    int seen_low = 0;
+    for (int i = 0; i < kDraws; ++i) {
+      const auto sampled = SampleToken(
+          {.logits = logits, .params = &params, .seed = 5, .position = i, .allowed = bits}, memory);
+      ASSERT_TRUE(sampled.ok());
+      ASSERT_TRUE(want.contains(sampled->token)) << "trial " << trial << " " << sampled->token;
+      seen_low += sampled->token < half ? 1 : 0;
+    }
+    EXPECT_NEAR(seen_low, kDraws * low, 5 * std::sqrt(kDraws * low * (1 - low)) + 1) << trial;
+  }
+}
+
 TEST(Sampler, DrawsDependOnSeedAndPositionAlone) {
   Rng rng(6);
   const std::vector<float> logits = RandomLogits(rng, 100, 3);

@@ -1,6 +1,7 @@
 #include "engine/scheduler.h"
 
 #include <algorithm>
+#include <memory>
 #include <utility>
 
 #include "base/trace.h"
@@ -12,26 +13,25 @@ namespace tern {
 void Scheduler::Add(std::unique_ptr<Sequence> sequence) { queues_.Add(std::move(sequence)); }
 
 Sequence* Scheduler::Find(RequestId id) const {
-  for (const auto& sequence : queues_.running) {
-    if (sequence->id == id) return sequence.get();
-  }
-  for (const auto& sequence : queues_.waiting) {
-    if (sequence->id == id) return sequence.get();
+  Sequence* found = nullptr;
+  queues_.ForEach([&](Sequence& sequence) {
+    if (sequence.id == id) found = &sequence;
+  });
+  return found;
+}
+
+std::unique_ptr<Sequence> Scheduler::Remove(RequestId id) {
+  for (auto* queue : {&queues_.running, &queues_.waiting, &queues_.parked}) {
+    if (auto sequence = Queues::Take(id, queue)) return sequence;
   }
   return nullptr;
 }
 
-std::unique_ptr<Sequence> Scheduler::Remove(RequestId id) {
-  const auto take = [id](auto& queue) -> std::unique_ptr<Sequence> {
-    const auto it = std::find_if(queue.begin(), queue.end(),
-                                 [id](const auto& sequence) { return sequence->id == id; });
-    if (it == queue.end()) return nullptr;
-    std::unique_ptr<Sequence> result = std::move(*it);
-    queue.erase(it);
-    return result;
-  };
-  std::unique_ptr<Sequence> result = take(queues_.running);
-  return result != nullptr ? std::move(result) : take(queues_.waiting);
+Sequence* Scheduler::Retract(RequestId id) {
+  for (size_t i = 0; i < queues_.running.size(); ++i) {
+    if (queues_.running[i]->id == id) return queues_.Retract(i, kv_);
+  }
+  return nullptr;
 }
 
 void Scheduler::FillBatch(Batch* batch) {

@@ -23,16 +23,19 @@ class Scheduler {
   // `kv` outlives the scheduler.
   Scheduler(Limits limits, KvCache& kv) : limits_(limits), kv_(kv) {}
 
-  // Queues a new sequence behind the others. REQUIRES: its id is the largest so far.
+  // Queues a new sequence, by its age.
   void Add(std::unique_ptr<Sequence> sequence);
   // A live sequence; null for an unknown id.
   Sequence* Find(RequestId id) const;
   // Takes a live sequence out, its pages still leased; null for an unknown id.
   std::unique_ptr<Sequence> Remove(RequestId id);
-  // Fills *batch. It is empty only when nothing is live.
+  // Puts a running sequence back to wait and frees its pages. Null for any other id.
+  Sequence* Retract(RequestId id);
+  // Fills *batch. It is empty only when nothing runs and nothing that waits can be admitted.
   void FillBatch(Batch* batch);
 
   const Queues& queues() const { return queues_; }
+  Queues& queues() { return queues_; }
 
  private:
   const Limits limits_;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 
 namespace tern {
@@ -14,6 +15,9 @@ class TokenMask {
   virtual void Fill(std::span<uint32_t> bits) = 0;
   // The sampled token, in order.
   virtual void Accept(int32_t token) = 0;
+  // The mask as it was before the first token; null where that can't be had. Needed to compute a
+  // request anew and compare (--kv-integrity-action recompute).
+  virtual std::shared_ptr<TokenMask> Restarted() const { return nullptr; }
 };
 
 }  // namespace tern

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <map>
 #include <utility>
 
 #include "base/mutex.h"
@@ -45,10 +46,10 @@ EngineAnswers::EngineAnswers(Engine& engine, std::shared_ptr<const Tokenizer> to
       chat_template_(std::move(chat_template)),
       options_(std::move(options)) {}
 
-Status EngineAnswers::SubmitItem(const TaskItem& item, size_t index,
-                                 const std::shared_ptr<Inbox>& inbox) {
+Status EngineAnswers::SubmitItem(const TaskItem& item, const std::vector<std::string>& said,
+                                 size_t index, const std::shared_ptr<Inbox>& inbox) {
   Json inputs = Json::object();
-  inputs["messages"] = item.messages;
+  inputs["messages"] = MessagesOfTurn(item, said);
   if (!item.tools.is_null()) inputs["tools"] = item.tools;
   inputs["add_generation_prompt"] = true;
   if (!options_.bos_token.empty()) inputs["bos_token"] = options_.bos_token;
@@ -77,11 +78,12 @@ Status EngineAnswers::Answer(const std::vector<TaskItem>& items, const std::vect
                              const OnAnswer& on_answer) {
   const auto inbox = std::make_shared<Inbox>();
   Status failure;
+  std::map<size_t, std::vector<std::string>> said;  // by index, of conversations that are under way
   size_t next = 0, running = 0;
   while (failure.ok() && (next < wanted.size() || running > 0)) {
     while (failure.ok() && next < wanted.size() &&
            static_cast<int64_t>(running) < options_.in_flight) {
-      failure = SubmitItem(items[wanted[next]], wanted[next], inbox);
+      failure = SubmitItem(items[wanted[next]], {}, wanted[next], inbox);
       if (!failure.ok()) break;
       ++next;
       ++running;
@@ -102,11 +104,20 @@ Status EngineAnswers::Answer(const std::vector<TaskItem>& items, const std::vect
         continue;
       }
       if (one.event.reason == FinishEvent::Reason::kAborted) continue;
+      prompt_tokens_ += one.event.prompt_tokens;
+      completion_tokens_ += one.event.completion_tokens;
+      if (std::vector<std::string>& turns = said[one.index];
+          turns.size() < item.open_turns.size()) {
+        if (!failure.ok()) continue;
+        turns.emplace_back(FinalAnswer(tokenizer_->Decode(one.tokens, /*skip_special=*/true)));
+        failure = SubmitItem(item, turns, one.index, inbox);
+        if (failure.ok()) ++running;
+        continue;
+      }
+      said.erase(one.index);
       TaskAnswer answer = AnswerOf(item, one.tokens);
       answer.cut = one.event.reason == FinishEvent::Reason::kLength;
       answer.completion_tokens = one.event.completion_tokens;
-      prompt_tokens_ += one.event.prompt_tokens;
-      completion_tokens_ += one.event.completion_tokens;
       const Status taken = on_answer(one.index, std::move(answer));
       if (failure.ok()) failure = taken;
     }

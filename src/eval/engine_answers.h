@@ -39,7 +39,9 @@ class EngineAnswers final : public AnswerSource {
  private:
   struct Inbox;
   class Sink;
-  Status SubmitItem(const TaskItem& item, size_t index, const std::shared_ptr<Inbox>& inbox);
+  // `said`: the answers to the item's open turns so far.
+  Status SubmitItem(const TaskItem& item, const std::vector<std::string>& said, size_t index,
+                    const std::shared_ptr<Inbox>& inbox);
   TaskAnswer AnswerOf(const TaskItem& item, const std::vector<int32_t>& tokens) const;
 
   Engine& engine_;

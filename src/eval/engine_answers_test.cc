@@ -121,6 +121,28 @@ TEST(EngineAnswers, EveryItemIsAnsweredOnce) {
   }
 }
 
+// The engine repeats its prompt, and the template shows what was said so far.
+TEST(EngineAnswers, AConversationGoesOnWithWhatTheModelSaid) {
+  ScriptedEngine engine;
+  std::vector<TaskItem> items = Items(9);
+  for (TaskItem& item : items) {
+    item.messages.push_back({{"role", "assistant"}});
+    item.messages.push_back({{"role", "user"}, {"content", "b"}});
+    item.messages.push_back({{"role", "assistant"}});
+    item.messages.push_back({{"role", "user"}, {"content", "c"}});
+    item.open_turns = {1, 3};
+    const std::string first = *item.expect;
+    item.expect = first + first + "b" + first + first + "bc";
+  }
+  const Outcome outcome =
+      Answer(engine, items, 4, "{% for m in messages %}{{ m.content }}{% endfor %}");
+  ASSERT_TRUE(outcome.status.ok()) << outcome.status.message();
+  ASSERT_EQ(outcome.answers.size(), 9u);
+  for (const auto& [i, answer] : outcome.answers) {
+    EXPECT_TRUE(IsCorrect(items[i], answer)) << answer.text;
+  }
+}
+
 TEST(EngineAnswers, CallsAreParsed) {
   ScriptedEngine engine;
   auto items = Items(1);

@@ -24,6 +24,11 @@ Status CheckMessages(const Json& messages) {
   return OkStatus();
 }
 
+bool IsOpenTurn(const Json& message) {
+  return message["role"] == "assistant" && JsonMember(message, "content") == nullptr &&
+         JsonMember(message, "tool_calls") == nullptr;
+}
+
 Result<ExpectedCall> ParseExpectedCall(const Json& json) {
   if (!json.is_object()) return InvalidArgument("expect_tool must be an object");
   ExpectedCall call;
@@ -48,6 +53,12 @@ Result<TaskItem> ParseItem(std::string_view line, int64_t number) {
   if (messages == nullptr) return InvalidArgument("messages is missing");
   TERN_RETURN_IF_ERROR(CheckMessages(*messages));
   item.messages = *messages;
+  for (size_t i = 0; i < messages->size(); ++i) {
+    if (IsOpenTurn((*messages)[i])) item.open_turns.push_back(i);
+  }
+  if (IsOpenTurn(messages->back())) {
+    return InvalidArgument("the last of messages must not be an open assistant turn");
+  }
   if (const Json* tools = JsonMember(json, "tools")) {
     if (!tools->is_array()) return InvalidArgument("tools must be a list");
     item.tools = *tools;
@@ -88,6 +99,17 @@ Result<std::vector<TaskItem>> LoadTaskItems(const std::string& path, int64_t lim
   }
   if (items.empty()) return InvalidArgument(fmt::format("{} holds no task items", path));
   return items;
+}
+
+Json MessagesOfTurn(const TaskItem& item, const std::vector<std::string>& said) {
+  const size_t end =
+      said.size() < item.open_turns.size() ? item.open_turns[said.size()] : item.messages.size();
+  Json messages = Json::array();
+  for (size_t i = 0; i < end; ++i) messages.push_back(item.messages[i]);
+  for (size_t turn = 0; turn < said.size(); ++turn) {
+    messages[item.open_turns[turn]]["content"] = said[turn];
+  }
+  return messages;
 }
 
 std::string_view FinalAnswer(std::string_view text) {

@@ -2,6 +2,8 @@
 //   {"id": 7, "task": "add", "messages": [...], "tools": [...]?, and one of
 //    "expect": "31"                                    compared with the trimmed answer
 //    "expect_tool": {"name": "f", "arguments": {...}}  compared with the first call}
+// An assistant message without content is an open turn: the model answers it, then the conversation
+// goes on with what it said. Only the last answer is judged.
 // Thread: values and pure functions.
 #pragma once
 
@@ -25,7 +27,8 @@ struct TaskItem {
   std::string id;     // of the line as JSON text, or the line's number
   std::string kind;   // `task`, or "all"
   Json messages;
-  Json tools;  // null: none
+  std::vector<size_t> open_turns;  // indices into `messages`, rising
+  Json tools;                      // null: none
   std::optional<std::string> expect;
   std::optional<ExpectedCall> expect_tool;
   uint64_t hash = 0;  // of the line's content
@@ -46,6 +49,10 @@ struct TaskAnswer {
   int64_t completion_tokens = 0;
   bool cut = false;  // ended by the limit of new tokens
 };
+
+// What the model is asked when it has answered the first said.size() open turns: the messages before
+// the next one, or all, with its answers filled in. REQUIRES: said.size() <= open_turns.size().
+Json MessagesOfTurn(const TaskItem& item, const std::vector<std::string>& said);
 
 // The answer after the last </think>, without whitespace at its ends.
 std::string_view FinalAnswer(std::string_view text);

@@ -59,6 +59,7 @@ TEST(LoadTaskItems, NamesTheLineAndTheField) {
       {std::string("{") + kUser + ",\"expect_tool\":{\"name\":\"f\"}}", "expect_tool.arguments"},
       {std::string("{") + kUser + ",\"tools\":3,\"expect\":\"x\"}", "tools must be a list"},
       {std::string("{") + kUser + ",\"task\":3,\"expect\":\"x\"}", "item.task must be"},
+      {R"({"messages":[{"role":"assistant"}],"expect":"x"})", "must not be an open assistant turn"},
       {"[1]", "must be a JSON object"},
       {"{\"messages\":", "line 2"},
       {std::string("{\"a\":\"\xff\"}"), "line 2"},
@@ -71,6 +72,27 @@ TEST(LoadTaskItems, NamesTheLineAndTheField) {
   }
   EXPECT_THAT(Load("\n \n").status().message(), HasSubstr("holds no task items"));
   EXPECT_EQ(LoadTaskItems("/none/tasks.jsonl").status().code(), StatusCode::kNotFound);
+}
+
+TEST(LoadTaskItems, AssistantMessagesWithoutContentAreOpenTurns) {
+  const auto items = Load(
+      R"({"messages":[{"role":"user","content":"a"},{"role":"assistant"},)"
+      R"({"role":"user","content":"b"},{"role":"assistant","content":null},)"
+      R"({"role":"user","content":"c"},{"role":"assistant","content":"said"},)"
+      R"({"role":"user","content":"d"}],"expect":"x"})");
+  ASSERT_TRUE(items.ok()) << items.status().message();
+  const TaskItem& item = (*items)[0];
+  EXPECT_EQ(item.open_turns, (std::vector<size_t>{1, 3}));
+  const auto turn = [&](std::vector<std::string> said) {
+    std::string text;
+    for (const Json& message : MessagesOfTurn(item, said)) {
+      text += message["content"].get<std::string>() + " ";
+    }
+    return text;
+  };
+  EXPECT_EQ(turn({}), "a ");
+  EXPECT_EQ(turn({"A"}), "a A b ");
+  EXPECT_EQ(turn({"A", "B"}), "a A b B c said d ");
 }
 
 TEST(FinalAnswer, IsTrimmedAndAfterTheLastThought) {

@@ -93,8 +93,10 @@ Result<std::string> Ask(HttpClient& client, const std::string& body, Work& work,
                                         ErrorText(answer.empty() ? response->body : answer)));
 }
 
-Result<TaskAnswer> AnswerOne(HttpClient& client, const TaskItem& item, Work& work) {
-  const std::string body = DumpJson(ChatBody(item, work.options));
+// The answer to the turn that comes after what the model has `said`.
+Result<TaskAnswer> AnswerTurn(HttpClient& client, const TaskItem& item,
+                              const std::vector<std::string>& said, Work& work) {
+  const std::string body = DumpJson(ChatBody(item, said, work.options));
   int64_t pause_us = kFirstPauseUs;
   for (int64_t tried = 1;; ++tried, pause_us *= 2) {
     int status = 0;
@@ -109,6 +111,15 @@ Result<TaskAnswer> AnswerOne(HttpClient& client, const TaskItem& item, Work& wor
                     fmt::format("{} (tried {} times)", answer.status().message(), tried));
     }
     if (!work.Pause(pause_us)) return Cancelled("the run ended");
+  }
+}
+
+Result<TaskAnswer> AnswerOne(HttpClient& client, const TaskItem& item, Work& work) {
+  std::vector<std::string> said;
+  while (true) {
+    Result<TaskAnswer> answer = AnswerTurn(client, item, said, work);
+    if (!answer.ok() || said.size() == item.open_turns.size()) return answer;
+    said.emplace_back(FinalAnswer(answer->text));
   }
 }
 
@@ -168,9 +179,10 @@ Result<std::optional<AnsweredCall>> CallOf(const Json& message) {
 
 }  // namespace
 
-Json ChatBody(const TaskItem& item, const UrlAnswersOptions& options) {
+Json ChatBody(const TaskItem& item, const std::vector<std::string>& said,
+              const UrlAnswersOptions& options) {
   Json body = {{"model", options.model},
-               {"messages", item.messages},
+               {"messages", MessagesOfTurn(item, said)},
                {"temperature", 0},
                {"max_tokens", options.max_new_tokens}};
   if (!item.tools.is_null()) body["tools"] = item.tools;

@@ -39,8 +39,9 @@ class UrlAnswers final : public AnswerSource {
   const UrlAnswersOptions options_;
 };
 
-// The body of a request for an item.
-Json ChatBody(const TaskItem& item, const UrlAnswersOptions& options);
+// The body of a request for an item, once the model has `said` so much of it.
+Json ChatBody(const TaskItem& item, const std::vector<std::string>& said,
+              const UrlAnswersOptions& options);
 // What a server answered. Errors: kDataLoss naming what is missing.
 Result<TaskAnswer> ParseChatCompletion(std::string_view body, const TaskItem& item,
                                        ToolCallFormat calls_in_content);

@@ -173,7 +173,7 @@ TEST_F(UrlAnswersTest, CallsComeFromToolCallsOrFromTheContent) {
                                       "<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0"
                                       "<|tool_call_argument_begin|>{\"a\":1}<|tool_call_end|>"}})));
   EXPECT_FALSE(IsCorrect(item, parse({{"content", "f"}, {"tool_calls", Json::array()}})));
-  EXPECT_EQ(ChatBody(item, {})["skip_special_tokens"], false);
+  EXPECT_EQ(ChatBody(item, {}, {})["skip_special_tokens"], false);
 }
 
 }  // namespace

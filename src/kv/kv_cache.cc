@@ -8,6 +8,53 @@
 #include "base/check.h"
 
 namespace tern {
+namespace {
+
+constexpr uint32_t kPagesPerSearch = 4096;  // that SweepOne looks at
+
+}  // namespace
+
+bool KvLease::Holds(PageId page) const {
+  return std::any_of(expected_.begin(), expected_.end(),
+                     [page](const PageRef& held) { return held.id == page; });
+}
+
+// Verifies pages that are to become some sequence's, against that sequence's own tokens.
+class KvCache::MatchVerifier final : public PageVerifier {
+ public:
+  MatchVerifier(KvCache& cache, const CacheNamespace& space, std::span<const int32_t> tokens)
+      : cache_(cache),
+        tokens_(tokens),
+        chains_{ChainRoot(cache.options_.model_id, space)},
+        now_us_(cache.clock_.NowUs()) {}
+
+  // The chain of page `index` of the sequence.
+  uint64_t ChainOf(int64_t index) {
+    const auto page_tokens = static_cast<size_t>(cache_.format().page_tokens());
+    const auto wanted = static_cast<size_t>(index) + 1;
+    while (chains_.size() <= wanted) {
+      const auto page = tokens_.subspan((chains_.size() - 1) * page_tokens, page_tokens);
+      chains_.push_back(ChainNext(chains_.back(), page));
+    }
+    return chains_[wanted];
+  }
+
+  Verdict Judge(PageRef page, int64_t index) override {
+    if (cache_.options_.integrity == KvIntegrity::kOff) return Verdict::kShare;
+    const int64_t page_tokens = cache_.format().page_tokens();
+    std::optional<KvViolationKind> kind = cache_.CheckIdentity(page, ChainOf(index), page_tokens);
+    if (!kind && !cache_.VerifySeal(page.id, now_us_)) kind = KvViolationKind::kSeal;
+    if (!kind) return Verdict::kShare;
+    cache_.Report(*kind, page.id);
+    return PageHasFailed(*kind) ? Verdict::kCondemn : Verdict::kRefuse;
+  }
+
+ private:
+  KvCache& cache_;
+  const std::span<const int32_t> tokens_;
+  std::vector<uint64_t> chains_;  // before page 0, then of each page
+  const int64_t now_us_;
+};
 
 Result<std::unique_ptr<KvCache>> KvCache::Create(PageFormat format, int64_t pages,
                                                  uint64_t boot_nonce, Options options) {
@@ -16,7 +63,15 @@ Result<std::unique_ptr<KvCache>> KvCache::Create(PageFormat format, int64_t page
 }
 
 KvCache::KvCache(PagePool pool, Options options)
-    : pool_(std::move(pool)), radix_(pool_), options_(options) {}
+    : pool_(std::move(pool)),
+      radix_(pool_),
+      options_(options),
+      clock_(options.clock != nullptr ? *options.clock : SystemClock()),
+      good_us_(static_cast<size_t>(pool_.pages())) {
+  if (options.integrity != KvIntegrity::kSealed) return;
+  if (options.threads == nullptr) own_thread_ = std::make_unique<ThreadPool>(1);
+  seals_ = std::make_unique<SealTable>(pool_, own_thread_ ? *own_thread_ : *options.threads);
+}
 
 int64_t KvCache::MatchPrefix(const CacheNamespace& space, std::span<const int32_t> tokens,
                              int64_t first_decode_row, KvLease* lease) {
@@ -25,9 +80,13 @@ int64_t KvCache::MatchPrefix(const CacheNamespace& space, std::span<const int32_
   size_t usable = tokens.size() - 1;
   if (!options_.reuse_decode_rows) usable = std::min(usable, static_cast<size_t>(first_decode_row));
   std::vector<PageRef> found;
-  lease->prefix_ = radix_.MatchAndLock(space, tokens.first(usable), &found);
-  for (const PageRef page : found) Append(page, lease);
-  return lease->pages() * format().page_tokens();
+  MatchVerifier verifier(*this, space, tokens);
+  lease->prefix_ = radix_.MatchAndLock(space, tokens.first(usable), &found, &verifier);
+  for (size_t i = 0; i < found.size(); ++i) {
+    Append(found[i], verifier.ChainOf(static_cast<int64_t>(i)), lease);
+  }
+  lease->rows_ = lease->pages() * format().page_tokens();
+  return lease->rows_;
 }
 
 bool KvCache::Reserve(int64_t positions, KvLease* lease) {
@@ -43,17 +102,51 @@ bool KvCache::Reserve(int64_t positions, KvLease* lease) {
   if (needed > lease->expected_.capacity()) {
     lease->expected_.reserve(std::max({needed, 2 * lease->expected_.capacity(), size_t{16}}));
   }
+  lease->chains_.reserve(lease->expected_.capacity());
   lease->block_table_.reserve(lease->expected_.capacity());
-  for (int64_t i = 0; i < missing; ++i) Append(*pool_.Alloc(), lease);
+  for (int64_t i = 0; i < missing; ++i) {
+    const PageRef page = *pool_.Alloc();
+    if (seals_ != nullptr) seals_->Forget(page.id);
+    Append(page, 0, lease);
+  }
   return true;
 }
 
-void KvCache::NoteWritten(const KvLease& lease, int64_t first, int64_t last) {
+void KvCache::NoteWritten(const CacheNamespace& space, std::span<const int32_t> tokens,
+                          int64_t first, int64_t last, KvLease* lease,
+                          std::span<const uint64_t> sums) {
   const int64_t page_tokens = format().page_tokens();
-  for (int64_t page = first / page_tokens; page * page_tokens < last; ++page) {
-    pool_.SetRows(lease.expected_[static_cast<size_t>(page)].id,
-                  std::min(page_tokens, last - page * page_tokens));
+  for (int64_t index = first / page_tokens; index * page_tokens < last; ++index) {
+    const auto i = static_cast<size_t>(index);
+    const PageId page = lease->expected_[i].id;
+    const int64_t begin = index * page_tokens;
+    const int64_t rows = std::min(page_tokens, last - begin);
+    pool_.SetRows(page, rows);
+    if (rows == page_tokens) {
+      lease->chains_[i] = ChainOf(space, tokens, i, *lease);
+      pool_.SetChain(page, lease->chains_[i]);
+    }
+    if (seals_ == nullptr) continue;
+    if (!sums.empty()) {
+      seals_->Adopt({page, begin, rows}, sums, clock_.NowUs());
+    } else {
+      const int64_t from = std::max(first, begin);
+      to_seal_.push_back({page, from, begin + rows - from});
+    }
   }
+  lease->rows_ = std::max(lease->rows_, last);
+}
+
+uint64_t KvCache::ChainOf(const CacheNamespace& space, std::span<const int32_t> tokens,
+                          size_t index, const KvLease& lease) const {
+  const auto page_tokens = static_cast<size_t>(format().page_tokens());
+  size_t at = index;  // pages from another engine may come in any order
+  while (at > 0 && lease.chains_[at - 1] == 0) --at;
+  uint64_t chain = at == 0 ? ChainRoot(options_.model_id, space) : lease.chains_[at - 1];
+  for (; at <= index; ++at) {
+    chain = ChainNext(chain, tokens.subspan(at * page_tokens, page_tokens));
+  }
+  return chain;
 }
 
 void KvCache::Commit(const CacheNamespace& space, std::span<const int32_t> tokens, int64_t rows,
@@ -61,44 +154,178 @@ void KvCache::Commit(const CacheNamespace& space, std::span<const int32_t> token
   if (!options_.reuse_prefixes) return;
   if (!options_.reuse_decode_rows) rows = std::min(rows, first_decode_row);
   const int64_t page_tokens = format().page_tokens();
-  const int64_t whole = rows / page_tokens;
+  int64_t whole = rows / page_tokens;
+  if (faults_.commit_partial_page) {
+    whole = std::min(PagesFor(rows), static_cast<int64_t>(tokens.size()) / page_tokens);
+  }
   if (whole <= lease->shared_pages()) return;
-  const auto pages = std::span(lease->expected_).first(static_cast<size_t>(whole));
-  lease->prefix_ = radix_.Insert(space, lease->prefix_, tokens, pages);
+  auto pages = std::span(lease->expected_).first(static_cast<size_t>(whole));
+  std::vector<PageRef> swapped;
+  if (faults_.swap_committed_pages && whole >= lease->shared_pages() + 2) {
+    swapped.assign(pages.begin(), pages.end());
+    std::swap(swapped[swapped.size() - 1], swapped[swapped.size() - 2]);
+    pages = swapped;
+  }
+  MatchVerifier verifier(*this, space, tokens);
+  lease->prefix_ = radix_.Insert(space, lease->prefix_, tokens, pages, &verifier);
+  if (faults_.keep_duplicate_in_table || faults_.swap_committed_pages) return;
   // Where the tree had an equal page, it is this sequence's page from now on.
   for (size_t i = 0; i < pages.size(); ++i) lease->block_table_[i] = pool_.base(pages[i].id);
 }
 
 void KvCache::Release(KvLease* lease) {
-  const size_t shared = static_cast<size_t>(lease->shared_pages());
-  for (size_t i = shared; i < lease->expected_.size(); ++i) pool_.Free(lease->expected_[i]);
+  // Those that are held are this lease's own; cached ones belong to the tree, whatever place they
+  // have in a list that something may have damaged.
+  for (const PageRef& page : lease->expected_) {
+    if (pool_.state(page.id) == PageState::kHeld) pool_.Free(page);
+  }
+  const int64_t shared = lease->shared_pages();
   if (faults_.free_while_referenced && shared > 0) pool_.Free(lease->expected_[0]);
   radix_.Unlock(lease->prefix_);
   lease->prefix_ = nullptr;
   lease->expected_.clear();
+  lease->chains_.clear();
   lease->block_table_.clear();
+  lease->rows_ = 0;
 }
 
-int64_t KvCache::FindMismatch(const KvLease& lease) const {
+std::optional<KvViolationKind> KvCache::CheckIdentity(PageRef page, uint64_t chain,
+                                                      int64_t rows) const {
+  if (!faults_.skip_tag_check && !pool_.Matches(page)) return KvViolationKind::kTag;
+  const uint64_t written = pool_.chain(page.id);
+  // Unknown counts as failed: a page that is full has a chain.
+  if (!faults_.skip_rows_check && (pool_.rows(page.id) != rows || (written == 0) != (chain == 0))) {
+    return KvViolationKind::kRows;
+  }
+  if (!faults_.skip_chain_check && written != 0 && chain != 0 && written != chain) {
+    return KvViolationKind::kChain;
+  }
+  return std::nullopt;
+}
+
+std::optional<KvViolation> KvCache::FindMismatch(const KvLease& lease, int64_t now_us) {
+  if (options_.integrity == KvIntegrity::kOff) return std::nullopt;
+  const int64_t page_tokens = format().page_tokens();
+  int64_t rows_left = lease.rows_;
   for (size_t i = 0; i < lease.expected_.size(); ++i) {
     const PageRef page = lease.expected_[i];
-    if (lease.block_table_[i] != pool_.base(page.id) || !pool_.Matches(page)) {
-      return static_cast<int64_t>(i);
+    if (!faults_.skip_block_table_check && lease.block_table_[i] != pool_.base(page.id)) {
+      return ViolationOf(KvViolationKind::kBlockTable, page.id);
     }
+    const int64_t rows = std::clamp<int64_t>(rows_left, 0, page_tokens);
+    if (const auto kind = CheckIdentity(page, lease.chains_[i], rows)) {
+      return ViolationOf(*kind, page.id);
+    }
+    good_us_[static_cast<size_t>(page.id)] = now_us;
+    rows_left -= page_tokens;
   }
-  return -1;
+  return std::nullopt;
 }
 
-void KvCache::QuarantinePage(const KvLease& lease, int64_t index) {
-  const PageId page = lease.expected_[static_cast<size_t>(index)].id;
+void KvCache::ExpectRows(const KvLease& lease, int64_t first, int64_t last) {
+  if (seals_ == nullptr) return;
+  const int64_t page_tokens = format().page_tokens();
+  for (int64_t position = first; position < last;) {
+    const int64_t index = position / page_tokens;
+    const int64_t rows = std::min(last, (index + 1) * page_tokens) - position;
+    const PageId page = lease.expected_[static_cast<size_t>(index)].id;
+    SealTable::Mark(pool_, pool_.base(page), {page, position, rows});
+    position += rows;
+  }
+}
+
+std::optional<KvViolation> KvCache::FindMismatchWritten(const KvLease& lease, int64_t first,
+                                                        int64_t last) const {
+  if (options_.integrity == KvIntegrity::kOff || faults_.skip_owner_check) return std::nullopt;
+  // The whole table: a pass that read through a wrong entry must not count.
+  for (size_t i = 0; i < lease.expected_.size(); ++i) {
+    const PageRef page = lease.expected_[i];
+    const int64_t begin = static_cast<int64_t>(i) * format().page_tokens();
+    const bool written = begin < last && first < begin + format().page_tokens();
+    if (lease.block_table_[i] != pool_.base(page.id)) {
+      return ViolationOf(KvViolationKind::kBlockTable, page.id);
+    }
+    if (written && !pool_.Matches(page)) return ViolationOf(KvViolationKind::kOwner, page.id);
+  }
+  return std::nullopt;
+}
+
+std::vector<PageId> KvCache::StrayPages(const KvLease& lease, int64_t first, int64_t last) const {
+  std::vector<PageId> strays;
+  const int64_t page_tokens = format().page_tokens();
+  for (int64_t index = first / page_tokens; index * page_tokens < last; ++index) {
+    const std::byte* const base = lease.block_table_[static_cast<size_t>(index)];
+    if (base == pool_.base(lease.expected_[static_cast<size_t>(index)].id)) continue;
+    if (const auto page = pool_.PageAt(base)) strays.push_back(*page);
+  }
+  return strays;
+}
+
+void KvCache::SealWritten() {
+  if (seals_ == nullptr || to_seal_.empty()) return;
+  std::vector<PageId> unwritten;
+  seals_->Extend(to_seal_, clock_.NowUs(), &unwritten);
+  to_seal_.clear();
+  if (faults_.skip_unwritten_check) return;
+  for (const PageId page : unwritten) {
+    Report(KvViolationKind::kUnwritten, page);
+    QuarantinePage(page);
+  }
+}
+
+bool KvCache::VerifySeal(PageId page, int64_t now_us) {
+  if (seals_ == nullptr || faults_.skip_seal_check || seals_->rows(page) == 0) return true;
+  const int64_t good_us = seals_->good_us(page);
+  if (options_.verify_interval_us > 0 && good_us + options_.verify_interval_us > now_us)
+    return true;
+  ++verified_pages_;
+  const bool good = seals_->Matches(page, now_us);
+  match_us_ += clock_.NowUs() - now_us;
+  return good;
+}
+
+bool KvCache::SweepOne() {
+  if (seals_ == nullptr) return false;
+  const int64_t now_us = clock_.NowUs();
+  const auto pages = static_cast<uint32_t>(pool_.pages());
+  for (uint32_t looked = 0; looked < std::min(pages, kPagesPerSearch); ++looked) {
+    const PageId page{sweep_at_};
+    sweep_at_ = (sweep_at_ + 1) % pages;
+    const PageState state = pool_.state(page);
+    if (state != PageState::kHeld && state != PageState::kCached) continue;
+    if (seals_->rows(page) == 0 || (options_.verify_interval_us > 0 &&
+                                    seals_->good_us(page) + options_.verify_interval_us > now_us))
+      continue;
+    ++swept_pages_;
+    if (!faults_.skip_seal_check && !seals_->Matches(page, now_us)) {
+      Report(KvViolationKind::kSeal, page);
+      QuarantinePage(page);
+    }
+    return true;
+  }
+  return false;
+}
+
+KvViolation KvCache::ViolationOf(KvViolationKind kind, PageId page) const {
+  const bool bytes = kind == KvViolationKind::kSeal && seals_ != nullptr;
+  return {kind, page, bytes ? seals_->good_us(page) : good_us_[static_cast<size_t>(page)]};
+}
+
+void KvCache::Report(KvViolationKind kind, PageId page) {
+  violations_.push_back(ViolationOf(kind, page));
+}
+
+void KvCache::QuarantinePage(PageId page) {
   radix_.Condemn(page);
   if (pool_.state(page) != PageState::kQuarantined) pool_.Quarantine(page);
+  if (seals_ != nullptr) seals_->Forget(page);
 }
 
 int64_t KvCache::Flush() { return radix_.Evict(radix_.evictable_pages()); }
 
-void KvCache::Append(PageRef page, KvLease* lease) {
+void KvCache::Append(PageRef page, uint64_t chain, KvLease* lease) {
   lease->expected_.push_back(page);
+  lease->chains_.push_back(chain);
   lease->block_table_.push_back(pool_.base(page.id));
 }
 
@@ -137,7 +364,22 @@ Status KvCache::CheckInvariants(std::span<const KvLease* const> leases) const {
     return Internal(fmt::format("{} KV pages are held, {} by leases", pool_.count(PageState::kHeld),
                                 held_pages));
   }
+  TERN_RETURN_IF_ERROR(CheckSealCounts());
   return radix_.CheckInvariants(locks);
+}
+
+Status KvCache::CheckSealCounts() const {
+  if (seals_ == nullptr || !to_seal_.empty()) return OkStatus();
+  for (uint32_t i = 0; i < static_cast<uint32_t>(pool_.pages()); ++i) {
+    const PageId page{i};
+    const PageState state = pool_.state(page);
+    if (state != PageState::kHeld && state != PageState::kCached) continue;
+    if (seals_->rows(page) != pool_.rows(page)) {
+      return Internal(fmt::format("KV page {}: {} rows are written, {} sealed", i, pool_.rows(page),
+                                  seals_->rows(page)));
+    }
+  }
+  return OkStatus();
 }
 
 }  // namespace tern

@@ -16,8 +16,31 @@ namespace {
 
 using Tokens = std::vector<int32_t>;
 
+using enum KvViolationKind;
+
+constexpr int64_t kSecondUs = 1'000'000;
+
 std::unique_ptr<KvCache> MakeCache(int64_t pages, KvCache::Options options = {}) {
   return KvCache::Create(TestPageFormat(2), pages, 7, options).value();
+}
+
+// As an engine does for rows [first, last).
+void Write(KvCache& cache, const Tokens& tokens, int64_t first, int64_t last, KvLease* lease,
+           const CacheNamespace& space = {}) {
+  cache.ExpectRows(*lease, first, last);
+  const KvView view = cache.View(*lease);
+  for (int64_t position = first; position < last; ++position) {
+    for (int64_t layer = 0; layer < cache.format().layers(); ++layer) {
+      for (const KvRowPart& part : cache.format().row_parts(layer)) {
+        const int64_t page = position / cache.format().page_tokens();
+        std::byte* row = view.pages[size_t(page)] + part.offset_bytes +
+                         position % cache.format().page_tokens() * part.row_bytes;
+        std::fill_n(row, part.row_bytes, std::byte(tokens[size_t(position)]));
+      }
+    }
+  }
+  cache.NoteWritten(space, tokens, first, last, lease);
+  cache.SealWritten();
 }
 
 Status Check(const KvCache& cache, std::initializer_list<const KvLease*> leases) {
@@ -46,7 +69,7 @@ TEST(KvCache, ACommittedPrefixIsFoundAndEvictedWhenNeeded) {
   const Tokens tokens = {1, 2, 3, 4, 5};
   KvLease a;
   ASSERT_TRUE(cache->Reserve(5, &a));
-  cache->NoteWritten(a, 0, 5);
+  Write(*cache, tokens, 0, 5, &a);
   cache->Commit({}, tokens, 5, 5, &a);
   EXPECT_EQ(a.shared_pages(), 2);
   EXPECT_EQ(a.pages(), 3);
@@ -71,6 +94,7 @@ TEST(KvCache, AMatchLeavesOneTokenToCompute) {
   const Tokens tokens = {1, 2, 3, 4};
   KvLease a, b;
   ASSERT_TRUE(cache->Reserve(4, &a));
+  Write(*cache, tokens, 0, 4, &a);
   cache->Commit({}, tokens, 4, 4, &a);
   EXPECT_EQ(cache->MatchPrefix({}, tokens, 5, &b), 2);
   cache->Release(&a);
@@ -82,7 +106,9 @@ TEST(KvCache, DecodeRowsAreKeptBackWhereFormsDiffer) {
     const auto cache = MakeCache(4, {.reuse_decode_rows = reuse});
     KvLease a;
     ASSERT_TRUE(cache->Reserve(6, &a));
-    cache->Commit({}, Tokens{1, 2, 3, 4, 5, 6}, 6, 3, &a);
+    const Tokens tokens = {1, 2, 3, 4, 5, 6};
+    Write(*cache, tokens, 0, 6, &a);
+    cache->Commit({}, tokens, 6, 3, &a);
     EXPECT_EQ(a.shared_pages(), reuse ? 3 : 1);
     cache->Release(&a);
     // A recomputed answer must not take rows that a prompt left: its first row is number 1.
@@ -96,31 +122,74 @@ TEST(KvCache, TheDisabledCacheFindsNothing) {
   const auto cache = MakeCache(4, {.reuse_prefixes = false});
   KvLease a, b;
   ASSERT_TRUE(cache->Reserve(4, &a));
+  Write(*cache, Tokens{1, 2, 3, 4}, 0, 4, &a);
   cache->Commit({}, Tokens{1, 2, 3, 4}, 4, 4, &a);
   EXPECT_EQ(cache->MatchPrefix({}, Tokens{1, 2, 3, 4}, 4, &b), 0);
   cache->Release(&a);
   EXPECT_EQ(cache->pool().count(PageState::kFree), 4);
 }
 
+// The kind of the lease's first violation; -1: none.
+int Mismatch(KvCache& cache, const KvLease& lease) {
+  const auto found = cache.FindMismatch(lease, 0);
+  return found ? static_cast<int>(found->kind) : -1;
+}
+
 TEST(KvCache, FindsMismatchesInHeaderAndBlockTable) {
   const auto cache = MakeCache(4);
   KvLease a;
   ASSERT_TRUE(cache->Reserve(6, &a));
-  EXPECT_EQ(cache->FindMismatch(a), -1);
+  EXPECT_EQ(Mismatch(*cache, a), -1);
   std::byte* header = cache->MutablePage(a.expected()[1].id);
   header[3] ^= std::byte{0x80};
-  EXPECT_EQ(cache->FindMismatch(a), 1);
+  EXPECT_EQ(Mismatch(*cache, a), int(kTag));
+  EXPECT_EQ(cache->FindMismatch(a, 0)->page, a.expected()[1].id);
   header[3] ^= std::byte{0x80};
   std::swap(KvLeaseTestPeer::BlockTable(a)[0], KvLeaseTestPeer::BlockTable(a)[2]);
-  EXPECT_EQ(cache->FindMismatch(a), 0);
+  EXPECT_EQ(Mismatch(*cache, a), int(kBlockTable));
+  EXPECT_EQ(cache->FindMismatch(a, 0)->page, a.expected()[0].id);
+  EXPECT_EQ(cache->StrayPages(a, 3, 5), std::vector<PageId>{a.expected()[0].id});
+  EXPECT_EQ(cache->FindMismatchWritten(a, 2, 4)->kind, kBlockTable);  // read, if not written
   std::swap(KvLeaseTestPeer::BlockTable(a)[0], KvLeaseTestPeer::BlockTable(a)[2]);
-  cache->QuarantinePage(a, 2);
-  EXPECT_EQ(cache->FindMismatch(a), 2);
+  EXPECT_FALSE(cache->FindMismatchWritten(a, 0, 6).has_value());
+  cache->QuarantinePage(a.expected()[2].id);
+  EXPECT_EQ(Mismatch(*cache, a), int(kTag));
+  EXPECT_FALSE(cache->FindMismatchWritten(a, 0, 4).has_value());
+  EXPECT_EQ(cache->FindMismatchWritten(a, 3, 5)->kind, kOwner);
   EXPECT_TRUE(Check(*cache, {&a}).ok());
   cache->Release(&a);
   EXPECT_EQ(cache->usable_pages(), 3);
   EXPECT_EQ(cache->available_pages(), 3);
   EXPECT_TRUE(Check(*cache, {}).ok());
+  cache->ReadmitQuarantined();
+  EXPECT_EQ(cache->available_pages(), 4);
+  EXPECT_TRUE(Check(*cache, {}).ok());
+}
+
+TEST(KvCache, AQuarantinedPageIsScrubbed) {
+  const auto cache = MakeCache(1);
+  KvLease a;
+  ASSERT_TRUE(cache->Reserve(2, &a));
+  Write(*cache, Tokens{5, 6}, 0, 2, &a);
+  const PageId page = a.expected()[0].id;
+  cache->QuarantinePage(page);
+  const std::byte* bytes = cache->MutablePage(page);
+  for (int64_t i = sizeof(PageHeader); i < cache->format().page_bytes(); ++i) {
+    ASSERT_EQ(bytes[i], std::byte{0}) << i;
+  }
+  cache->Release(&a);
+}
+
+TEST(KvCache, WithoutIntegrityNobodyLooks) {
+  const auto cache = MakeCache(4, {.integrity = KvIntegrity::kOff});
+  KvLease a;
+  ASSERT_TRUE(cache->Reserve(6, &a));
+  cache->MutablePage(a.expected()[1].id)[3] ^= std::byte{1};
+  EXPECT_EQ(Mismatch(*cache, a), -1);
+  EXPECT_FALSE(cache->FindMismatchWritten(a, 0, 6).has_value());
+  EXPECT_EQ(cache->seals(), nullptr);
+  cache->MutablePage(a.expected()[1].id)[3] ^= std::byte{1};
+  cache->Release(&a);
 }
 
 TEST(KvCache, EveryHolderOfAQuarantinedPageFailsItsCheck) {
@@ -128,19 +197,159 @@ TEST(KvCache, EveryHolderOfAQuarantinedPageFailsItsCheck) {
   const Tokens tokens = {1, 2, 3, 4, 5};
   KvLease a, b, c;
   ASSERT_TRUE(cache->Reserve(5, &a));
+  Write(*cache, tokens, 0, 5, &a);
   cache->Commit({}, tokens, 4, 4, &a);
   ASSERT_EQ(cache->MatchPrefix({}, tokens, 5, &b), 4);
   ASSERT_TRUE(cache->Reserve(2, &c));
-  cache->QuarantinePage(a, 0);
-  EXPECT_EQ(cache->FindMismatch(a), 0);
-  EXPECT_EQ(cache->FindMismatch(b), 0);
-  EXPECT_EQ(cache->FindMismatch(c), -1);
+  cache->QuarantinePage(a.expected()[0].id);
+  EXPECT_EQ(Mismatch(*cache, a), int(kTag));
+  EXPECT_EQ(Mismatch(*cache, b), int(kTag));
+  EXPECT_EQ(Mismatch(*cache, c), -1);
   EXPECT_TRUE(Check(*cache, {&a, &b, &c}).ok()) << Check(*cache, {&a, &b, &c}).ToString();
   cache->Release(&a);
   cache->Release(&b);
   cache->Release(&c);
   EXPECT_TRUE(Check(*cache, {}).ok());
   EXPECT_EQ(cache->available_pages(), 5);
+}
+
+// A page says what it was written for: model, tenant and all tokens up to its end.
+TEST(KvCache, ChainsNameModelTenantAndTokens) {
+  const auto chains = [](uint64_t model, const CacheNamespace& space, const Tokens& tokens) {
+    const auto cache = MakeCache(4, {.model_id = model});
+    KvLease a;
+    EXPECT_TRUE(cache->Reserve(5, &a));
+    Write(*cache, tokens, 0, 1, &a, space);
+    EXPECT_EQ(cache->pool().chain(a.expected()[0].id), 0u);  // not full yet
+    Write(*cache, tokens, 1, 5, &a, space);
+    EXPECT_EQ(cache->pool().chain(a.expected()[2].id), 0u);
+    const std::pair both(cache->pool().chain(a.expected()[0].id),
+                         cache->pool().chain(a.expected()[1].id));
+    cache->Release(&a);
+    return both;
+  };
+  const auto base = chains(1, {}, {1, 2, 3, 4, 5});
+  EXPECT_EQ(chains(1, {}, {1, 2, 3, 4, 9}), base);
+  EXPECT_EQ(chains(1, {}, {1, 2, 3, 9, 5}).first, base.first);
+  for (const auto& other :
+       {chains(2, {}, {1, 2, 3, 4, 5}), chains(1, {"a", ""}, {1, 2, 3, 4, 5}),
+        chains(1, {"", "a"}, {1, 2, 3, 4, 5}), chains(1, {}, {9, 2, 3, 4, 5})}) {
+    EXPECT_NE(other.first, base.first);
+    EXPECT_NE(other.second, base.second);
+  }
+  EXPECT_NE(chains(1, {"", "a"}, {1, 2, 3, 4}), chains(1, {"a", ""}, {1, 2, 3, 4}));
+}
+
+TEST(KvCache, SealsFollowTheRowsAndAreCheckedOnReuse) {
+  const auto cache = MakeCache(8, {.integrity = KvIntegrity::kSealed, .verify_interval_us = 0});
+  const Tokens tokens = {1, 2, 3, 4, 5, 6};
+  KvLease a, b, c;
+  ASSERT_TRUE(cache->Reserve(5, &a));
+  for (int64_t i = 0; i < 5; ++i) Write(*cache, tokens, i, i + 1, &a);
+  for (size_t i = 0; i < 3; ++i) {
+    const PageId page = a.expected()[i].id;
+    const int64_t rows = i < 2 ? 2 : 1;
+    EXPECT_EQ(cache->seals()->seal(page, 0),
+              SealRows(cache->format(), 0, cache->MutablePage(page), int64_t(2 * i), rows));
+  }
+  cache->Commit({}, tokens, 4, 4, &a);
+  EXPECT_EQ(cache->MatchPrefix({}, tokens, 6, &b), 4);
+  EXPECT_EQ(cache->verified_pages(), 2);
+  EXPECT_TRUE(cache->TakeViolations().empty());
+
+  cache->MutablePage(a.expected()[1].id)[sizeof(PageHeader)] ^= std::byte{4};
+  EXPECT_EQ(cache->MatchPrefix({}, tokens, 6, &c), 2);
+  const auto violations = cache->TakeViolations();
+  ASSERT_EQ(violations.size(), 1u);
+  EXPECT_EQ(violations[0].kind, kSeal);
+  EXPECT_EQ(violations[0].page, a.expected()[1].id);
+  EXPECT_EQ(Mismatch(*cache, b), int(kTag));
+  EXPECT_EQ(Mismatch(*cache, c), -1);
+  for (KvLease* lease : {&a, &b, &c}) cache->Release(lease);
+  EXPECT_TRUE(Check(*cache, {}).ok()) << Check(*cache, {}).ToString();
+}
+
+TEST(KvCache, TheSweepVerifiesPagesInUseAndNoneTwiceWithinASecond) {
+  ManualClock clock;
+  const auto cache = MakeCache(8, {.integrity = KvIntegrity::kSealed, .clock = &clock});
+  const Tokens tokens = {1, 2, 3, 4, 5, 6};
+  KvLease a;
+  ASSERT_TRUE(cache->Reserve(5, &a));
+  Write(*cache, tokens, 0, 5, &a);
+  EXPECT_FALSE(cache->SweepOne());  // just written
+  clock.AdvanceUs(kSecondUs);
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(cache->SweepOne());
+  EXPECT_FALSE(cache->SweepOne());
+  EXPECT_EQ(cache->swept_pages(), 3);
+  EXPECT_FALSE(cache->has_violations());
+
+  clock.AdvanceUs(kSecondUs);
+  std::byte* last = cache->MutablePage(a.expected()[2].id) + sizeof(PageHeader);
+  last[15] ^= std::byte{1};  // of a row that is not written
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(cache->SweepOne());
+  EXPECT_FALSE(cache->has_violations());
+  clock.AdvanceUs(kSecondUs);
+  last[0] ^= std::byte{1};
+  while (cache->SweepOne()) {
+  }
+  const auto violations = cache->TakeViolations();
+  ASSERT_EQ(violations.size(), 1u);
+  EXPECT_EQ(violations[0].page, a.expected()[2].id);
+  EXPECT_EQ(violations[0].good_us, 2 * kSecondUs);
+  EXPECT_EQ(cache->quarantined_pages(), 1);
+  cache->Release(&a);
+}
+
+// Pages from another engine: in any order, with the seals that it made.
+TEST(KvCache, ReceivedPagesKeepTheSendersSeals) {
+  const Tokens tokens = {1, 2, 3, 4, 5};
+  const auto sender = MakeCache(4, {.integrity = KvIntegrity::kSealed});
+  KvLease a, b;
+  ASSERT_TRUE(sender->Reserve(5, &a));
+  Write(*sender, tokens, 0, 5, &a);
+  for (const bool damaged : {false, true}) {
+    const auto cache = MakeCache(4, {.integrity = KvIntegrity::kSealed, .verify_interval_us = 0});
+    ASSERT_TRUE(cache->Reserve(5, &b));
+    for (const size_t page : {2, 0, 1}) {
+      const std::byte* from = sender->MutablePage(a.expected()[page].id);
+      std::byte* to = cache->MutablePage(b.expected()[page].id);
+      std::copy(from + sizeof(PageHeader), from + sender->format().page_bytes(),
+                to + sizeof(PageHeader));
+      if (damaged && page == 1) to[sizeof(PageHeader) + 9] ^= std::byte{1};
+      const uint64_t sums[] = {sender->seals()->seal(a.expected()[page].id, 0).sum};
+      const auto first = static_cast<int64_t>(2 * page);
+      cache->NoteWritten({}, tokens, first, std::min<int64_t>(first + 2, 5), &b, sums);
+    }
+    for (size_t page = 0; page < 3; ++page) {
+      EXPECT_EQ(cache->pool().chain(b.expected()[page].id),
+                sender->pool().chain(a.expected()[page].id));
+    }
+    EXPECT_EQ(Mismatch(*cache, b), -1);
+    for (int i = 0; i < 3; ++i) EXPECT_TRUE(cache->SweepOne());
+    EXPECT_EQ(cache->TakeViolations().size(), damaged ? 1u : 0u);
+    cache->Release(&b);
+  }
+  sender->Release(&a);
+}
+
+TEST(KvCache, ARowThatThePassLeavesOutIsSeen) {
+  const auto cache = MakeCache(4, {.integrity = KvIntegrity::kSealed});
+  KvLease a;
+  ASSERT_TRUE(cache->Reserve(3, &a));
+  const Tokens tokens = {1, 2, 3};
+  cache->ExpectRows(a, 0, 3);
+  const KvView view = cache->View(a);
+  for (const int64_t position : {0, 2}) {  // not 1
+    std::fill_n(view.pages[size_t(position / 2)] + sizeof(PageHeader) + position % 2 * 8, 8,
+                std::byte{7});
+  }
+  cache->NoteWritten({}, tokens, 0, 3, &a);
+  cache->SealWritten();
+  const auto violations = cache->TakeViolations();
+  ASSERT_EQ(violations.size(), 1u);
+  EXPECT_EQ(violations[0].kind, kUnwritten);
+  EXPECT_EQ(violations[0].page, a.expected()[0].id);
+  cache->Release(&a);
 }
 
 TEST(KvCache, InvariantsSeeALostAndAForgottenLease) {

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
+#include <functional>
 #include <limits>
 #include <utility>
 
@@ -28,8 +30,7 @@ PagePool::PagePool(PageFormat format, int64_t pages, uint64_t boot_nonce)
       memory_(static_cast<size_t>(pages) * page_bytes()),
       boot_nonce_(boot_nonce),
       tag_source_(boot_nonce),
-      tags_(static_cast<size_t>(pages), PageTag::kNever),
-      states_(static_cast<size_t>(pages), PageState::kFree),
+      pages_(static_cast<size_t>(pages)),
       free_(static_cast<size_t>(pages)) {
   // Low pages are used first: a server with little to do touches little memory.
   for (size_t i = 0; i < free_.size(); ++i) {
@@ -64,7 +65,27 @@ bool PagePool::MoveToCache(PageRef page) {
 void PagePool::Quarantine(PageId page) {
   if (state(page) == PageState::kFree) std::erase(free_, page);
   SetState(page, PageState::kQuarantined);
+  std::memset(base(page), 0, page_bytes());
   Retag(page);
+}
+
+void PagePool::Readmit() {
+  for (size_t i = 0; i < pages_.size(); ++i) {
+    if (pages_[i].state != PageState::kQuarantined) continue;
+    const PageId page{static_cast<uint32_t>(i)};
+    SetState(page, PageState::kFree);
+    Retag(page);
+    free_.push_back(page);
+  }
+}
+
+std::optional<PageId> PagePool::PageAt(const std::byte* address) const {
+  if (std::less<>()(address, memory_.data()) ||
+      !std::less<>()(address, memory_.data() + memory_.size_bytes())) {
+    return std::nullopt;
+  }
+  return PageId{
+      static_cast<uint32_t>(static_cast<size_t>(address - memory_.data()) / page_bytes())};
 }
 
 bool PagePool::Matches(PageRef page) const {
@@ -73,14 +94,16 @@ bool PagePool::Matches(PageRef page) const {
 }
 
 void PagePool::SetState(PageId page, PageState state) {
-  --counts_[static_cast<size_t>(states_[Index(page)])];
+  --counts_[static_cast<size_t>(pages_[Index(page)].state)];
   ++counts_[static_cast<size_t>(state)];
-  states_[Index(page)] = state;
+  pages_[Index(page)].state = state;
 }
 
 void PagePool::Retag(PageId page) {
   const bool keep = faults_.reuse_without_new_tag && tag(page) != PageTag::kNever;
-  if (!keep) tags_[Index(page)] = tag_source_.Next();
+  Entry& entry = pages_[Index(page)];
+  if (!keep) entry.tag = tag_source_.Next();
+  entry.chain = entry.rows = 0;
   header(page) = {.tag = static_cast<uint64_t>(tag(page)),
                   .format = static_cast<uint32_t>(format_.format()),
                   .rows = 0,
@@ -89,22 +112,22 @@ void PagePool::Retag(PageId page) {
 
 Status PagePool::CheckInvariants() const {
   int64_t counts[4] = {};
-  for (size_t i = 0; i < states_.size(); ++i) {
-    ++counts[static_cast<size_t>(states_[i])];
+  for (size_t i = 0; i < pages_.size(); ++i) {
+    ++counts[static_cast<size_t>(pages_[i].state)];
     const PageId page{static_cast<uint32_t>(i)};
     // A page that was never used has no header yet; reading it would make it resident.
-    if (tags_[i] != PageTag::kNever && PageTag{header(page).tag} != tags_[i]) {
+    if (pages_[i].tag != PageTag::kNever && PageTag{header(page).tag} != pages_[i].tag) {
       return Internal(fmt::format("KV page {}: header tag {:#x}, side table {:#x}", i,
-                                  header(page).tag, static_cast<uint64_t>(tags_[i])));
+                                  header(page).tag, static_cast<uint64_t>(pages_[i].tag)));
     }
-    if (states_[i] != PageState::kFree && tags_[i] == PageTag::kNever) {
+    if (pages_[i].state != PageState::kFree && pages_[i].tag == PageTag::kNever) {
       return Internal(fmt::format("KV page {}: in use without a tag", i));
     }
   }
   if (!std::equal(counts, counts + 4, counts_)) {
     return Internal("KV page counts differ from the pages' states");
   }
-  std::vector<bool> listed(states_.size(), false);
+  std::vector<bool> listed(pages_.size(), false);
   for (const PageId page : free_) {
     if (listed[Index(page)] || state(page) != PageState::kFree) {
       return Internal(fmt::format("KV page {}: wrongly in the free list", Index(page)));

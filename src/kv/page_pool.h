@@ -43,20 +43,30 @@ class PagePool {
   // The owner of a held page hands it to the prefix tree; the tag stays. False, and no change, when
   // the reference is stale.
   bool MoveToCache(PageRef page);
-  // Takes a page out of use, whoever owns it, under a new tag. It stays out until the pool ends.
+  // Takes a page out of use, whoever owns it, under a new tag, and zeroes it.
   void Quarantine(PageId page);
+  // Frees all quarantined pages. REQUIRES: nobody exists who could still write to one of them.
+  void Readmit();
 
   // Whether `page` is in use and side table and header both show the expected tag.
   bool Matches(PageRef page) const;
-  // Records that positions up to `rows` of the page are written.
-  void SetRows(PageId page, int64_t rows) { header(page).rows = static_cast<uint32_t>(rows); }
+  // Records that the first `rows` rows of the page are written.
+  void SetRows(PageId page, int64_t rows) {
+    pages_[Index(page)].rows = header(page).rows = static_cast<uint32_t>(rows);
+  }
+  // Records what a full page was written for (kv/page_chain.h).
+  void SetChain(PageId page, uint64_t chain) { pages_[Index(page)].chain = chain; }
 
   std::byte* base(PageId page) { return memory_.data() + Index(page) * page_bytes(); }
   const std::byte* base(PageId page) const { return memory_.data() + Index(page) * page_bytes(); }
-  PageState state(PageId page) const { return states_[Index(page)]; }
-  PageTag tag(PageId page) const { return tags_[Index(page)]; }
+  PageState state(PageId page) const { return pages_[Index(page)].state; }
+  PageTag tag(PageId page) const { return pages_[Index(page)].tag; }
+  int64_t rows(PageId page) const { return pages_[Index(page)].rows; }
+  uint64_t chain(PageId page) const { return pages_[Index(page)].chain; }  // 0: not full
+  // Whether `address` lies in some page, and in which.
+  std::optional<PageId> PageAt(const std::byte* address) const;
   const PageFormat& format() const { return format_; }
-  int64_t pages() const { return static_cast<int64_t>(states_.size()); }
+  int64_t pages() const { return static_cast<int64_t>(pages_.size()); }
   int64_t count(PageState state) const { return counts_[static_cast<size_t>(state)]; }
   uint64_t size_bytes() const { return memory_.size_bytes(); }
 
@@ -69,6 +79,7 @@ class PagePool {
  private:
   PagePool(PageFormat format, int64_t pages, uint64_t boot_nonce);
 
+  friend class KvSaboteur;
   static size_t Index(PageId page) { return static_cast<size_t>(page); }
   size_t page_bytes() const { return static_cast<size_t>(format_.page_bytes()); }
   PageHeader& header(PageId page) { return *reinterpret_cast<PageHeader*>(base(page)); }
@@ -83,8 +94,14 @@ class PagePool {
   Buffer memory_;
   uint64_t boot_nonce_;
   PageTagSource tag_source_;
-  std::vector<PageTag> tags_;  // the side table
-  std::vector<PageState> states_;
+  // What the pool knows of a page; apart from its header, which whoever writes to it can damage.
+  struct Entry {
+    PageTag tag = PageTag::kNever;
+    uint64_t chain = 0;
+    uint32_t rows = 0;
+    PageState state = PageState::kFree;
+  };
+  std::vector<Entry> pages_;  // the side table
   std::vector<PageId> free_;  // a stack
   int64_t counts_[4] = {};    // by PageState
   KvFaults faults_;

@@ -6,7 +6,6 @@
 #include <set>
 
 #include "base/check.h"
-#include "base/hash.h"
 
 namespace tern {
 
@@ -42,17 +41,24 @@ const CacheNamespace& RadixCache::Effective(const CacheNamespace& space) const {
 uint64_t RadixCache::Chain(const Space& space, const Node* parent,
                            std::span<const int32_t> tokens) const {
   const uint64_t before = parent == nullptr ? space.chain : parent->chain;
-  return Hash64(std::as_bytes(tokens), before) & hash_mask_;
+  const uint64_t mask = faults_.match_without_tokens ? 1 : hash_mask_;
+  return ChainNext(before, tokens) & mask;
 }
 
 RadixCache::Node* RadixCache::FindChild(const Space& space, Node* parent, uint64_t chain,
-                                        std::span<const int32_t> tokens) {
+                                        std::span<const int32_t> tokens, PageVerifier* verifier) {
   const auto [first, last] = nodes_.equal_range(chain);
   for (auto it = first; it != last; ++it) {
     Node* node = it->second.get();
     if (node->space != &space || node->parent != parent) continue;
-    if (!std::equal(tokens.begin(), tokens.end(), node->tokens.begin())) continue;
-    if (pool_.Matches(node->page)) return node;
+    const bool same = std::equal(tokens.begin(), tokens.end(), node->tokens.begin());
+    if (!same && !faults_.match_without_tokens) continue;
+    using Verdict = PageVerifier::Verdict;
+    const Verdict verdict = verifier != nullptr ? verifier->Judge(node->page, node->depth - 1)
+                            : pool_.Matches(node->page) ? Verdict::kShare
+                                                        : Verdict::kCondemn;
+    if (verdict == Verdict::kShare) return node;
+    if (verdict == Verdict::kRefuse) continue;
     Condemn(node->page.id);
     return nullptr;
   }
@@ -61,7 +67,7 @@ RadixCache::Node* RadixCache::FindChild(const Space& space, Node* parent, uint64
 
 RadixCache::Node* RadixCache::MatchAndLock(const CacheNamespace& space,
                                            std::span<const int32_t> tokens,
-                                           std::vector<PageRef>* pages) {
+                                           std::vector<PageRef>* pages, PageVerifier* verifier) {
   const auto found = spaces_.find(Effective(space));
   if (found == spaces_.end()) return nullptr;
   // A condemned node can take its whole namespace with it: hold the space until the walk is over.
@@ -71,7 +77,7 @@ RadixCache::Node* RadixCache::MatchAndLock(const CacheNamespace& space,
   Node* last = nullptr;
   for (; tokens.size() >= page_tokens; tokens = tokens.subspan(page_tokens)) {
     const auto page = tokens.first(page_tokens);
-    Node* next = FindChild(*root, last, Chain(*root, last, page), page);
+    Node* next = FindChild(*root, last, Chain(*root, last, page), page, verifier);
     if (next == nullptr) break;
     pages->push_back(next->page);
     last = next;
@@ -100,14 +106,15 @@ void RadixCache::Unlock(Node* node) {
 }
 
 RadixCache::Node* RadixCache::Insert(const CacheNamespace& space, Node* locked,
-                                     std::span<const int32_t> tokens, std::span<PageRef> pages) {
+                                     std::span<const int32_t> tokens, std::span<PageRef> pages,
+                                     PageVerifier* verifier) {
   if (locked != nullptr && locked->condemned) return locked;
   const size_t page_tokens = static_cast<size_t>(pool_.format().page_tokens());
   TERN_CHECK(tokens.size() / page_tokens >= pages.size());
   const auto [it, is_new] = spaces_.try_emplace(Effective(space));
   if (is_new) {
     it->second = std::make_unique<Space>();
-    it->second->chain = Hash64(space.cache_salt, Hash64(space.extra_key));
+    it->second->chain = ChainRoot(0, Effective(space));
     it->second->self = it;
   }
   Space* root = it->second.get();
@@ -116,7 +123,7 @@ RadixCache::Node* RadixCache::Insert(const CacheNamespace& space, Node* locked,
   for (size_t i = static_cast<size_t>(DepthOf(locked)); i < pages.size(); ++i) {
     const auto page = tokens.subspan(i * page_tokens, page_tokens);
     const uint64_t chain = Chain(*root, last, page);
-    Node* node = FindChild(*root, last, chain, page);
+    Node* node = FindChild(*root, last, chain, page, verifier);
     if (node != nullptr) {
       if (!(pages[i] == node->page)) pool_.Free(pages[i]);
       pages[i] = node->page;

@@ -8,22 +8,29 @@
 // first. Owner: KvCache. Thread: the engine thread.
 #pragma once
 
-#include <compare>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <span>
-#include <string>
 #include <unordered_map>
 #include <vector>
 
+#include "kv/page_chain.h"
 #include "kv/page_pool.h"
 
 namespace tern {
 
-struct CacheNamespace {
-  std::string extra_key, cache_salt;
-  auto operator<=>(const CacheNamespace&) const = default;
+// Says whether a page that the tree lists may become page number `index` of a sequence. Without a
+// verifier, its tag decides between kShare and kCondemn.
+class PageVerifier {
+ public:
+  enum class Verdict {
+    kShare,
+    kRefuse,   // not this sequence's; may be good for others
+    kCondemn,  // not to be trusted by anybody
+  };
+  virtual ~PageVerifier() = default;
+  virtual Verdict Judge(PageRef page, int64_t index) = 0;
 };
 
 class RadixCache {
@@ -37,20 +44,20 @@ class RadixCache {
   RadixCache& operator=(const RadixCache&) = delete;
 
   // Appends the pages of the longest cached prefix of `tokens` to *pages and locks it. Returns the
-  // lock: the prefix's last node, or null when nothing matches. A cached page that fails its tag
-  // check is condemned and ends the prefix.
+  // lock: the prefix's last node, or null when nothing matches. A page that may not be shared is
+  // condemned and ends the prefix.
   Node* MatchAndLock(const CacheNamespace& space, std::span<const int32_t> tokens,
-                     std::vector<PageRef>* pages);
+                     std::vector<PageRef>* pages, PageVerifier* verifier = nullptr);
   // Drops one lock; null is no lock.
   void Unlock(Node* node);
 
   // Hands pages to the tree. pages[i] holds the rows of tokens [i*P, (i+1)*P); those of the path to
-  // `locked` come first and are in the tree already. Where the tree has an equal node, the caller's
-  // page is freed and replaced by the node's in `pages`. The lock moves to the last node, which is
-  // returned; pages behind it (a stale page, a condemned `locked`) remain the caller's.
-  // REQUIRES: tokens.size() >= pages.size() * P.
+  // `locked` come first and are in the tree already. Where the tree has an equal node that may be
+  // shared, the caller's page is freed and replaced by the node's in `pages`. The lock moves to the
+  // last node, which is returned; pages behind it (a stale page, a condemned `locked`) remain the
+  // caller's. REQUIRES: tokens.size() >= pages.size() * P.
   Node* Insert(const CacheNamespace& space, Node* locked, std::span<const int32_t> tokens,
-               std::span<PageRef> pages);
+               std::span<PageRef> pages, PageVerifier* verifier = nullptr);
 
   // Frees up to `pages` unlocked pages, least recently used first. Returns how many.
   int64_t Evict(int64_t pages);
@@ -74,9 +81,10 @@ class RadixCache {
  private:
   struct Space;
 
-  // The live child of `parent` (of the root when null) with these tokens, its tag checked, or null.
-  Node* FindChild(const Space& space, Node* parent, uint64_t chain,
-                  std::span<const int32_t> tokens);
+  // The live child of `parent` (of the root when null) with these tokens that may be shared, or
+  // null.
+  Node* FindChild(const Space& space, Node* parent, uint64_t chain, std::span<const int32_t> tokens,
+                  PageVerifier* verifier);
   uint64_t Chain(const Space& space, const Node* parent, std::span<const int32_t> tokens) const;
   const CacheNamespace& Effective(const CacheNamespace& space) const;
   // Marks the path to `node` as used now.

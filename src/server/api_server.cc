@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "base/trace.h"
 #include "server/choices.h"
+#include "server/disaggregation.h"
 #include "server/errors.h"
 #include "server/info.h"
 #include "server/loads.h"
@@ -204,7 +205,14 @@ void ApiServer::Handle(HttpRequest request, std::shared_ptr<ResponseWriter> writ
 
 void ApiServer::Health(const HttpRequest&, std::shared_ptr<ResponseWriter> writer) {
   const State state = state_.load(std::memory_order_acquire);
-  if (state == State::kReady) return SendText(*writer, 200, "");
+  if (state == State::kReady) {
+    const int64_t until_us = model_->engine->Stats().integrity.unhealthy_until_us;
+    if (clock_.NowUs() >= until_us) return SendText(*writer, 200, "");
+    return SendText(*writer, 503,
+                    until_us == IntegrityStats::kNeverHealthy
+                        ? "too many KV pages are in quarantine"
+                        : "KV pages have failed their checks in the last minute");
+  }
   SendText(*writer, 503, state == State::kLoading ? "loading" : "shutting down");
 }
 
@@ -252,7 +260,7 @@ void ApiServer::Loads(const HttpRequest& request, std::shared_ptr<ResponseWriter
   const Result<LoadsQuery> query = ParseLoadsQuery(request);
   if (!query.ok()) return SendError(*writer, query.status());
   const int64_t now = clock_.UnixSeconds();
-  const Json load = LoadJson(*model_, *query, {{"mode", "null"}}, now);
+  const Json load = LoadJson(*model_, *query, DisaggregationLoads(*model_), now);
   if (!query->prometheus) return SendJson(*writer, LoadsJson(load, options_.version, now));
   writer->Send(200, {{"Content-Type", kPrometheusText}}, LoadsPrometheus(load));
 }
@@ -272,16 +280,24 @@ void ApiServer::OpenApi(const HttpRequest&, std::shared_ptr<ResponseWriter> writ
   SendJson(*writer, OpenApiDocument(options_.version, routes));
 }
 
+void ApiServer::HandleGenerating(GeneratingHandler handler, const HttpRequest& request,
+                                 std::shared_ptr<ResponseWriter> writer) {
+  const std::shared_ptr<RefusalNotice> notice = WatchForRefusal(*model_, request, writer);
+  if (notice == nullptr) return handler(Context(), request, std::move(writer));
+  handler(Context(), request, notice);
+  notice->HandlerDone();
+}
+
 void ApiServer::Chat(const HttpRequest& request, std::shared_ptr<ResponseWriter> writer) {
-  HandleChatCompletions(Context(), request, std::move(writer));
+  HandleGenerating(HandleChatCompletions, request, std::move(writer));
 }
 
 void ApiServer::Completions(const HttpRequest& request, std::shared_ptr<ResponseWriter> writer) {
-  HandleCompletions(Context(), request, std::move(writer));
+  HandleGenerating(HandleCompletions, request, std::move(writer));
 }
 
 void ApiServer::Generate(const HttpRequest& request, std::shared_ptr<ResponseWriter> writer) {
-  HandleGenerate(Context(), request, std::move(writer));
+  HandleGenerating(HandleGenerate, request, std::move(writer));
 }
 
 void ApiServer::Tokenize(const HttpRequest& request, std::shared_ptr<ResponseWriter> writer) {

@@ -48,6 +48,10 @@ class ApiServer {
     return {*model_, clock_, options_.incremental_streaming, options_.cache_report};
   }
 
+  using GeneratingHandler = void (*)(const EndpointContext&, const HttpRequest&,
+                                     std::shared_ptr<ResponseWriter>);
+  void HandleGenerating(GeneratingHandler handler, const HttpRequest& request,
+                        std::shared_ptr<ResponseWriter> writer);
   void Health(const HttpRequest&, std::shared_ptr<ResponseWriter>);
   void HealthGenerate(const HttpRequest&, std::shared_ptr<ResponseWriter>);
   void Models(const HttpRequest&, std::shared_ptr<ResponseWriter>);

@@ -25,6 +25,21 @@ TEST_F(ApiServerTest, LoadingReadyAndDrainingStates) {
   EXPECT_EQ(Call("GET", "/v1/models").status, 200);
 }
 
+TEST_F(ApiServerTest, FailedKvPagesMakeItUnhealthyButItServes) {
+  Ready();
+  engine_.SetAnswer("x");
+  engine_.SetUnhealthyUntil(SystemClock().NowUs() + 60'000'000);
+  EXPECT_EQ(Call("GET", "/health").status, 503);
+  EXPECT_THAT(Call("GET", "/health").body, HasSubstr("in the last minute"));
+  EXPECT_EQ(Post("/v1/chat/completions", ChatBody()).status, 200);
+  EXPECT_EQ(Call("GET", "/health_generate").status, 200);
+  engine_.SetUnhealthyUntil(SystemClock().NowUs() - 1);
+  EXPECT_EQ(Call("GET", "/health").status, 200);
+  engine_.SetUnhealthyUntil(IntegrityStats::kNeverHealthy);
+  EXPECT_THAT(Call("GET", "/health").body, HasSubstr("quarantine"));
+  EXPECT_EQ(Call("GET", "/ready").status, 503);
+}
+
 TEST_F(ApiServerTest, ModelsAndInfo) {
   ApiServerOptions options;
   options.server_args = {{"port", 1234}, {"kv_cache_dtype", "auto"}};

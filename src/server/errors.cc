@@ -58,6 +58,8 @@ std::string_view ErrorEventType(int http_status) {  // the names of Python's HTT
 // OpenAI's words: clients look for them, and so does ErrorBody, which gives this error a body of
 // its own; no other message begins so.
 constexpr std::string_view kContextOverflow = "This model's maximum context length is";
+// A KV page that failed a check has a name of its own, before the first byte and after it.
+constexpr std::string_view kIntegrityError = "KvIntegrityError";
 
 std::string ErrorObject(int http_status, std::string_view message, std::string_view type) {
   return fmt::format(R"({{"object":"error","message":{},"type":"{}","param":null,"code":{}}})",
@@ -110,13 +112,17 @@ std::string ErrorBodyOf(const Status& status) {
 
 std::string ErrorEvent(const Status& status) {
   const int http_status = HttpStatusOf(status.code());
+  const bool integrity = status.code() == StatusCode::kDataLoss;
   return fmt::format(R"({{"error":{}}})",
-                     ErrorObject(http_status, status.message(), ErrorEventType(http_status)));
+                     ErrorObject(http_status, status.message(),
+                                 integrity ? kIntegrityError : ErrorEventType(http_status)));
 }
 
 void SendError(ResponseWriter& writer, const Status& status, bool chunked) {
   const int http_status = HttpStatusOf(status.code());
-  std::string body = ErrorBodyOf(status);
+  std::string body = status.code() == StatusCode::kDataLoss
+                         ? ErrorObject(http_status, status.message(), kIntegrityError)
+                         : ErrorBodyOf(status);
   HttpHeaders headers = {{"Content-Type", "application/json"}};
   if (!chunked) return writer.Send(http_status, std::move(headers), std::move(body));
   writer.BeginStream(http_status, std::move(headers));

@@ -104,6 +104,10 @@ class FakeEngine final : public Engine {
     std::lock_guard lock(mutex_);
     submit_error_ = std::move(status);
   }
+  void SetUnhealthyUntil(int64_t us) {
+    std::lock_guard lock(mutex_);
+    unhealthy_until_us_ = us;
+  }
   void SetStepUs(int64_t us) { step_us_ = us; }
   GenerateRequest last_request() {
     std::lock_guard lock(mutex_);
@@ -161,6 +165,15 @@ class FakeEngine final : public Engine {
     if (!hold_flushes_) return done(live_.empty());
     held_flushes_.push_back(std::move(done));
   }
+  void RefuseRendezvous(const Rendezvous& rendezvous, const Status& why) override {
+    std::lock_guard lock(mutex_);
+    refused_.emplace_back(rendezvous, why);
+  }
+  // Since the last call.
+  std::vector<std::pair<Rendezvous, Status>> TakeRefused() {
+    std::lock_guard lock(mutex_);
+    return std::exchange(refused_, {});
+  }
   void Drain(int64_t) override {}
   EngineStats Stats() const override {
     std::lock_guard lock(mutex_);
@@ -168,6 +181,7 @@ class FakeEngine final : public Engine {
     stats.running_requests = static_cast<int64_t>(live_.size());
     stats.total_tokens = 1024;
     stats.context_length = 200;
+    stats.integrity.unhealthy_until_us = unhealthy_until_us_;
     return stats;
   }
 
@@ -276,8 +290,10 @@ class FakeEngine final : public Engine {
   mutable std::mutex mutex_;
   Script script_;
   Status submit_error_;
+  int64_t unhealthy_until_us_ = 0;
   GenerateRequest last_request_;
   std::vector<std::pair<RequestId, int64_t>> cancels_;
+  std::vector<std::pair<Rendezvous, Status>> refused_;
   std::map<RequestId, Live> live_;
   RequestId next_id_ = 0;
   bool hold_flushes_ = false;

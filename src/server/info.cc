@@ -1,6 +1,7 @@
 #include "server/info.h"
 
 #include "engine/engine.h"
+#include "server/disaggregation.h"
 
 namespace tern {
 namespace {
@@ -30,6 +31,7 @@ Json ModelInfoJson(const ServedModel& model) {
           {"served_model_name", model.name},
           {"tokenizer_path", model.path},
           {"is_generation", true},
+          {"disaggregation_mode", model.disaggregation.mode},
           {"tool_call_parser", std::string(ToolCallFormatName(model.output_format.tool_calls))},
           {"reasoning_parser", std::string(ReasoningFormatName(model.output_format.reasoning))},
           {"preferred_sampling_params", nullptr},
@@ -49,7 +51,7 @@ Json ServerInfoJson(const ServedModel& model, const Json& server_args, const std
   info["tp_size"] = 1;
   info["dp_size"] = 1;
   info["pp_size"] = 1;
-  info["disaggregation_mode"] = "null";
+  info["disaggregation_mode"] = model.disaggregation.mode;
   info["is_embedding"] = false;
   info["weight_version"] = "default";
   info["resolved_kv_cache_dtype"] = model.kv_cache_format;

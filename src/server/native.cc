@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "base/trace.h"
+#include "server/disaggregation.h"
 #include "server/errors.h"
 #include "server/generate_request.h"
 #include "server/openai_response.h"
@@ -204,6 +205,9 @@ void HandleGenerate(const EndpointContext& context, const HttpRequest& request,
   if (!body.ok()) return SendError(*writer, body.status());
   Result<GenerateBody> generate = ParseGenerateBody(*body, context.model);
   if (!generate.ok()) return SendError(*writer, generate.status());
+  if (const Status status = AddRendezvous(*body, context.model, &generate->choices); !status.ok()) {
+    return SendError(*writer, status, generate->stream);
+  }
   auto responder = std::make_shared<GenerateResponder>(context, *generate, writer);
   StartGeneration(context, std::move(generate->choices), std::move(responder), writer,
                   generate->stream);

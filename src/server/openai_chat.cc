@@ -5,6 +5,7 @@
 #include "server/chat_messages.h"
 #include "server/chat_responder.h"
 #include "server/choices.h"
+#include "server/disaggregation.h"
 #include "server/errors.h"
 #include "server/openai.h"
 #include "text/marker.h"
@@ -78,6 +79,9 @@ void HandleChatCompletions(const EndpointContext& context, const HttpRequest& re
   Result<std::vector<ChoiceSpec>> choices =
       MakeChoices(params, model.context_length, std::move(prompts));
   if (!choices.ok()) return SendError(*writer, choices.status(), params.stream);
+  if (const Status status = AddRendezvous(*body, model, &*choices); !status.ok()) {
+    return SendError(*writer, status, params.stream);
+  }
   const OutputParserOptions parsing = ParsingOf(model, *chat, prompt->text, first_call_index);
   const std::vector<int32_t> markers = SpecialMarkers(*model.tokenizer, parsing.format);
   for (ChoiceSpec& choice : *choices) choice.shown_special_tokens = markers;

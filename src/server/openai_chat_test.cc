@@ -231,12 +231,17 @@ TEST_F(ChatTest, EngineErrorsBeforeAndAfterTheFirstToken) {
   // Without a Content-Length, which routers would pass on with another body.
   EXPECT_EQ(FindHeader(response.headers, "Content-Length"), nullptr);
   EXPECT_EQ(ParseJson(response.body).value()["object"], "error");
+  EXPECT_EQ(ParseJson(response.body).value()["type"], "KvIntegrityError");
+  EXPECT_EQ(ParseJson(response.body).value()["code"], 500);
 
   engine_.SetScript({{'a'}, true, DataLoss("page 7")});
   const std::vector<Json> events = PostStream(kPath, ChatBody());
   EXPECT_EQ(events.back()["error"]["message"], "page 7");
   EXPECT_EQ(events.back()["error"]["code"], 500);
-  EXPECT_EQ(events.back()["error"]["type"], "INTERNAL_SERVER_ERROR");
+  EXPECT_EQ(events.back()["error"]["type"], "KvIntegrityError");
+
+  engine_.SetScript({{'a'}, true, Internal("no logits")});
+  EXPECT_EQ(PostStream(kPath, ChatBody()).back()["error"]["type"], "INTERNAL_SERVER_ERROR");
 }
 
 TEST_F(ChatTest, AbortByRidEndsWithAbort) {

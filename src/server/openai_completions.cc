@@ -6,6 +6,7 @@
 #include "base/trace.h"
 #include "base/utf8.h"
 #include "server/choices.h"
+#include "server/disaggregation.h"
 #include "server/errors.h"
 #include "server/openai.h"
 #include "server/openai_responder.h"
@@ -82,6 +83,9 @@ void HandleCompletions(const EndpointContext& context, const HttpRequest& reques
   Result<std::vector<ChoiceSpec>> choices =
       MakeChoices(params, context.model.context_length, std::move(prompts));
   if (!choices.ok()) return SendError(*writer, choices.status(), params.stream);
+  if (const Status status = AddRendezvous(*body, context.model, &*choices); !status.ok()) {
+    return SendError(*writer, status, params.stream);
+  }
   std::vector<std::string> echoes(choices->size());
   for (size_t i = 0; completion->echo && i < choices->size(); ++i) {
     const std::vector<int32_t>& ids = (*choices)[i].request.tokens;

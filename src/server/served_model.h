@@ -7,6 +7,7 @@
 #include <string>
 
 #include "engine/engine.h"
+#include "server/disaggregation.h"
 #include "text/chat_template.h"
 #include "text/output_format.h"
 #include "text/tokenizer.h"
@@ -36,6 +37,7 @@ struct ServedModel {
   int64_t longest_token_bytes = 1;  // of the tokenizer's; set by ApiServer
   std::string kv_cache_format;      // "bf16": what --kv-cache-dtype came to
   Engine* engine = nullptr;         // outlives the server
+  DisaggregationSettings disaggregation;
 };
 
 }  // namespace tern

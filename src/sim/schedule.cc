@@ -93,6 +93,16 @@ Schedule MakeSchedule(uint64_t seed) {
   for (uint64_t n = rng.Chance(0.4) ? rng.Below(8) : 0; n > 0; --n) {
     schedule.flush_steps.push_back(some_step());
   }
+  // Draws for what came later come last: a seed's other choices stay what they were.
+  schedule.sealed = rng.Chance(0.15);
+  schedule.recompute = rng.Chance(0.4);
+  for (uint64_t n = rng.Chance(0.1) ? rng.Below(4) : 0; n > 0; --n) {
+    schedule.damages.push_back({Between(rng, 1, 12 + step), rng.Next() >> 32});
+  }
+  for (SimDamage& damage : schedule.damages) {
+    damage.kind = static_cast<int64_t>(rng.Below(3));
+    if (damage.kind == SimDamage::kBits && !schedule.sealed) damage.kind = SimDamage::kHeader;
+  }
   return schedule;
 }
 
@@ -105,6 +115,8 @@ Json ScheduleToJson(const Schedule& schedule) {
                {"chunk_tokens", schedule.chunk_tokens},
                {"max_running", schedule.max_running},
                {"context_length", schedule.context_length},
+               {"sealed", schedule.sealed},
+               {"recompute", schedule.recompute},
                {"requests", Json::array()},
                {"damages", Json::array()},
                {"failing_steps", schedule.failing_steps},
@@ -123,7 +135,8 @@ Json ScheduleToJson(const Schedule& schedule) {
                                 {"keep_tokens", request.keep_tokens}});
   }
   for (const SimDamage& damage : schedule.damages) {
-    json["damages"].push_back({{"step", damage.step}, {"pick", damage.pick}});
+    json["damages"].push_back(
+        {{"step", damage.step}, {"pick", damage.pick}, {"kind", damage.kind}});
   }
   return json;
 }
@@ -198,6 +211,8 @@ Result<Schedule> ScheduleFromJson(const Json& json) {
   fields.Int("chunk_tokens", &schedule.chunk_tokens);
   fields.Int("max_running", &schedule.max_running);
   fields.Int("context_length", &schedule.context_length);
+  fields.Bool("sealed", &schedule.sealed);
+  fields.Bool("recompute", &schedule.recompute);
   fields.Ints("failing_steps", &schedule.failing_steps);
   fields.Ints("flush_steps", &schedule.flush_steps);
   TERN_RETURN_IF_ERROR(fields.status());
@@ -225,6 +240,7 @@ Result<Schedule> ScheduleFromJson(const Json& json) {
     FieldReader reader(item, fmt::format("schedule.damages[{}]", schedule.damages.size()));
     reader.Int("step", &damage.step);
     reader.Seed("pick", &damage.pick);
+    reader.Int("kind", &damage.kind);
     TERN_RETURN_IF_ERROR(reader.status());
     schedule.damages.push_back(damage);
   }

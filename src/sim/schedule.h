@@ -26,10 +26,16 @@ struct SimRequest {
   int64_t keep_tokens = -1;  // of the cancellation
 };
 
-// Before this step, a bit of the header of one page of a generating sequence flips.
+// Before this step, one page of a generating sequence is damaged.
 struct SimDamage {
+  enum Kind {
+    kHeader = 0,  // a bit of its tag flips
+    kBits = 1,    // a bit of a sealed row flips; only where pages are sealed
+    kTable = 2,   // the sequence's block table gets another page in its place
+  };
   int64_t step = 0;
   uint64_t pick = 0;  // which sequence, page and bit, modulo their numbers
+  int64_t kind = kHeader;
 };
 
 struct Schedule {
@@ -41,6 +47,8 @@ struct Schedule {
   int64_t chunk_tokens = 16;
   int64_t max_running = 4;
   int64_t context_length = 48;
+  bool sealed = false;     // KV integrity: sealed, all pages verified after each step; else tags
+  bool recompute = false;  // what becomes of victims; else they end
   std::vector<SimRequest> requests;  // by arrive_step
   std::vector<SimDamage> damages;
   std::vector<int32_t> failing_steps;  // the forward pass of these steps fails

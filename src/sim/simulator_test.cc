@@ -9,15 +9,21 @@
 namespace tern {
 namespace {
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr uint64_t kSchedules = 3'000;
+#else
+constexpr uint64_t kSchedules = 100'000;
+#endif
+
 class Simulator : public testing::Test {
  protected:
   void SetUp() override { SetLogLevel(LogLevel::kError); }
   void TearDown() override { SetLogLevel(LogLevel::kInfo); }
 };
 
-TEST_F(Simulator, TenThousandSchedules) {
+TEST_F(Simulator, AHundredThousandSchedules) {
   SimCounts total;
-  for (uint64_t seed = 0; seed < 10'000; ++seed) {
+  for (uint64_t seed = 0; seed < kSchedules; ++seed) {
     const Schedule schedule = MakeSchedule(seed);
     SimCounts counts;
     const Status status = RunSchedule(schedule, {}, &counts);
@@ -26,15 +32,20 @@ TEST_F(Simulator, TenThousandSchedules) {
     total += counts;
   }
   // The schedules did what they are for.
-  EXPECT_GT(total.finished, 30'000);
-  EXPECT_GT(total.cancelled, 1'000);
-  EXPECT_GT(total.retractions, 2'000);
-  EXPECT_GT(total.evicted_tokens, 30'000);
-  EXPECT_GT(total.cached_tokens, 30'000);
-  EXPECT_GT(total.tampered, 200);
-  EXPECT_GT(total.failed, 500);
-  EXPECT_GT(total.masked, 5'000);
-  EXPECT_GT(total.flushes, 10'300);  // one at the end of each, hundreds between requests
+  const auto per_hundred = [](int64_t count) { return count * 100 / int64_t{kSchedules}; };
+  EXPECT_GT(per_hundred(total.finished), 300);
+  EXPECT_GT(per_hundred(total.cancelled), 10);
+  EXPECT_GT(per_hundred(total.retractions), 20);
+  EXPECT_GT(per_hundred(total.evicted_tokens), 300);
+  EXPECT_GT(per_hundred(total.cached_tokens), 300);
+  EXPECT_GT(per_hundred(total.failed), 5);
+  EXPECT_GT(per_hundred(total.masked), 50);
+  EXPECT_GT(per_hundred(total.flushes), 102);  // one at the end of each, some between requests
+  EXPECT_GT(per_hundred(total.violations), 5);
+  EXPECT_GT(per_hundred(total.tampered), 1);
+  EXPECT_GT(per_hundred(total.healed), 1);
+  EXPECT_GT(total.exposed, 0);
+  EXPECT_GT(per_hundred(total.sealed_rows), 300);
 }
 
 TEST_F(Simulator, RunsAreReproducible) {
@@ -95,14 +106,17 @@ TEST_F(Simulator, CatchesAPageFreedWhileReferenced) {
       << message;
 }
 
-TEST_F(Simulator, CatchesAMatchAcrossSalts) {
+TEST_F(Simulator, ChainsStopAMatchAcrossSalts) {
   std::string message;
-  ASSERT_GE(FirstFailure({.faults = {.match_across_salts = true}}, 300, &message), 0);
+  EXPECT_EQ(FirstFailure({.faults = {.match_across_salts = true}}, 1000, &message), -1) << message;
+  const SimOptions unchecked = {.faults = {.match_across_salts = true, .skip_chain_check = true}};
+  ASSERT_GE(FirstFailure(unchecked, 300, &message), 0);
   EXPECT_NE(message.find("its tenant had at most"), std::string::npos) << message;
 }
 
 // What tags are for. Pages that are freed too early end requests with an error as long as tags
-// change, and never give a wrong token; when tags don't change, they do.
+// change, and never give a wrong token; when tags don't change, they do: chains and row counts
+// alone don't tell pages apart that are not full.
 TEST_F(Simulator, TagsTurnWrongAnswersIntoErrors) {
   std::string message;
   const SimOptions tagged = {.faults = {.free_while_referenced = true}, .check_invariants = false};
@@ -123,7 +137,7 @@ TEST_F(Simulator, TagsTurnWrongAnswersIntoErrors) {
 }
 
 TEST_F(Simulator, ShrinksAFailureAndKeepsIt) {
-  const SimOptions options = {.faults = {.match_across_salts = true}};
+  const SimOptions options = {.faults = {.match_across_salts = true, .skip_chain_check = true}};
   std::string message;
   const int64_t seed = FirstFailure(options, 300, &message);
   ASSERT_GE(seed, 0);

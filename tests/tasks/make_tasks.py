@@ -83,6 +83,24 @@ def tool(rng, n):
             [tool_declaration(one) for one in declared])
 
 
+# A conversation: the model answers every turn, and only the last answer is judged.
+def turns(questions):
+    messages = []
+    for question in questions: messages += [user(question), {"role": "assistant"}]
+    return messages[:-1]
+
+
+TURNS = 8
+
+
+def talk(rng, n):
+    names = rng.sample(WORDS, n)
+    values = {name: rng.randint(10, 99) for name in names}
+    asked = [rng.choice(names) for _ in range(TURNS)]
+    listed = "\n".join(["Remember:", *(f"{name}={value}" for name, value in values.items()), ""])
+    return turns([listed + asked[0] + "=?", *(name + "=?" for name in asked[1:])]), f"{asked[-1]}={values[asked[-1]]}"
+
+
 # For models that read English: short questions, after some that were answered (--shots).
 def english_list(question, result):
     def make(rng, n):
@@ -120,6 +138,15 @@ def english_recall(rng, n):
     return " ".join([*lines, f"What does the {asked} cost?"]), str(values[asked])
 
 
+def english_talk(rng, n):
+    """A fact a turn; the last turn asks one of the first n back."""
+    names = rng.sample(WORDS, TURNS - 1)
+    values = [rng.randint(10, 99) for _ in names]
+    told = [f"The {name} costs {value} dollars. What does the {name} cost?" for name, value in zip(names, values)]
+    back = rng.randrange(n)
+    return turns([*told, f"What does the {names[back]} cost?"]), f"The {names[back]} costs {values[back]} dollars."
+
+
 KINDS = {
     "recall": ("names", (2, 3), recall),
     "repeat": ("words", (2, 3), words_task("Repeat", "\n".join)),
@@ -131,6 +158,7 @@ KINDS = {
     "count": ("times", (8, 8), count),
     "think": ("digits", (3, 3), think),
     "tool": ("declared tools", (1, 3), tool),
+    "talk": ("names", (2, 3), talk),
     "e-repeat": ("words", (1, 4), english_list("Repeat: {words}", ", ".join)),
     "e-first": ("words", (3, 4), english_list("First word of: {words}", lambda w: w[0])),
     "e-last": ("words", (3, 3), english_list("Last word of: {words}", lambda w: w[-1])),
@@ -143,6 +171,7 @@ KINDS = {
     "e-larger": ("largest number", (99, 99), english_larger),
     "e-letter": ("unused", (1, 1), english_letter),
     "e-recall": ("names", (2, 4), english_recall),
+    "e-talk": ("turns", (7, 7), english_talk),
 }
 DEFAULTS = {"tiny": "repeat,first,sort,reverse,add", "smollm2": "e-repeat,e-first,e-last"}
 TRIES = 2000  # without a new item: the kind has none left
@@ -158,7 +187,7 @@ def parse_kind(text):
         weight = float(weight or 1)
     except ValueError:
         sys.exit(f"make_tasks.py: '{text}' is not NAME, NAME:N or NAME:LOW-HIGH, with *WEIGHT")
-    limit = {"names": len(WORDS), "words": len(WORDS), "declared tools": len(TOOLS)}.get(KINDS[name][0], 10**6)
+    limit = {"names": len(WORDS), "words": len(WORDS), "declared tools": len(TOOLS), "turns": TURNS - 1}.get(KINDS[name][0], 10**6)
     if not 1 <= low <= high <= limit or weight <= 0: sys.exit(f"make_tasks.py: '{text}' is out of range")
     return body, name, low, high, weight
 
@@ -169,6 +198,7 @@ def make_examples(rng, kind, shots):
     messages = []
     for _ in range(shots if name.startswith("e-") else 0):
         question, expected, *_ = KINDS[name][2](rng, rng.randint(low, high))
+        if isinstance(question, list): return []  # a conversation has its examples in itself
         messages += [user(question), answer(expected)]
     return messages
 
@@ -176,7 +206,7 @@ def make_examples(rng, kind, shots):
 def make_item(rng, kind, examples):
     label, name, low, high, _ = kind
     question, expected, *tools = KINDS[name][2](rng, rng.randint(low, high))
-    item = {"task": label, "messages": examples + [user(question)]}
+    item = {"task": label, "messages": examples + (question if isinstance(question, list) else [user(question)])}
     if tools: item["tools"] = tools[0]
     item["expect" if isinstance(expected, str) else "expect_tool"] = expected
     return item, json.dumps([question, tools])

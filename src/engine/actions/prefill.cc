@@ -26,6 +26,8 @@ bool AcquirePages(Sequence& sequence, int64_t running, KvCache& kv) {
   if (sequence.prompt_logprobs != nullptr) {  // a match leaves one token to compute
     known = known.first(static_cast<size_t>(sequence.prompt_logprobs->next() + 1));
   }
+  // All rows that derive a token again are computed; a match leaves one more to compute.
+  if (sequence.rederive_end > 0) known = known.first(static_cast<size_t>(sequence.prompt_tokens));
   const int64_t cached =
       kv.MatchPrefix(sequence.space, known, sequence.prompt_tokens, &sequence.lease);
   const int64_t missing = kv.PagesFor(sequence.size()) - sequence.lease.pages();

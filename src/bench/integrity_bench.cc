@@ -1,0 +1,244 @@
+#include "bench/integrity_bench.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/rng.h"
+#include "bench/statistics.h"
+#include "engine/engine_core.h"
+#include "report/text_table.h"
+
+namespace tern {
+namespace {
+
+constexpr std::pair<KvIntegrity, const char*> kModes[] = {
+    {KvIntegrity::kOff, "off"}, {KvIntegrity::kTags, "tags"}, {KvIntegrity::kSealed, "sealed"}};
+
+struct EndSink final : TokenSink {
+  void OnToken(TokenEvent) override { ++tokens; }
+  void OnFinish(FinishEvent event) override {
+    ended = true;
+    status = event.status;
+  }
+  bool ended = false;
+  int64_t tokens = 0;
+  Status status;
+};
+
+// An engine and the streams that ask it.
+class Streams {
+ public:
+  Streams(const IntegrityBenchOptions& options, int64_t vocab)
+      : options_(options), vocab_(static_cast<uint64_t>(vocab)), sinks_(size_t(options.batch)) {
+    Rng rng(options.seed);
+    for (int64_t i = 0; i < options.prefix_tokens; ++i) prefix_.push_back(Token(rng));
+  }
+
+  Status Start(Model& model, ThreadPool& pool, EngineOptions engine, KvIntegrity mode) {
+    engine.integrity.mode = mode;
+    engine.max_running_requests = options_.batch;
+    engine.random_seed = options_.seed;
+    const int64_t page = engine.page_tokens;
+    const auto pages = [page](int64_t tokens) { return (tokens + page - 1) / page; };
+    const int64_t own = pages(options_.own_tokens + options_.answer_tokens) + 1;
+    // What lives, and as much again for what has ended and is cached.
+    engine.max_total_tokens = (pages(options_.prefix_tokens) + 2 * options_.batch * own + 1) * page;
+    MemoryPlanInput input = MemoryPlanInputOf(engine, uint64_t{1} << 50);
+    TERN_ASSIGN_OR_RETURN(const MemoryPlan plan, PlanMemory(model.info(), input));
+    TERN_ASSIGN_OR_RETURN(
+        core_, EngineCore::Create(model, pool, engine, plan, RandomSeed(), SystemClock(), nullptr));
+    // Spread over the answers, so that one stream ends every answer_tokens / batch steps.
+    for (size_t i = 0; i < sinks_.size(); ++i) {
+      const auto share = static_cast<int64_t>(i + 1) * options_.answer_tokens;
+      Ask(i, std::max<int64_t>(1, share / options_.batch));
+      while (sinks_[i]->tokens == 0 && !sinks_[i]->ended) TERN_RETURN_IF_ERROR(Step());
+    }
+    return OkStatus();
+  }
+
+  Status Step() {
+    core_->Step();
+    for (size_t i = 0; i < sinks_.size(); ++i) {
+      if (sinks_[i] == nullptr || !sinks_[i]->ended) continue;
+      if (!sinks_[i]->status.ok()) return Internal(sinks_[i]->status.ToString());
+      done_tokens_ += sinks_[i]->tokens;
+      Ask(i, options_.answer_tokens);
+    }
+    return OkStatus();
+  }
+
+  int64_t tokens() const {
+    int64_t sum = done_tokens_;
+    for (const auto& sink : sinks_) sum += sink->tokens;
+    return sum;
+  }
+  IntegrityStats integrity() const { return core_->Stats().integrity; }
+
+ private:
+  int32_t Token(Rng& rng) const { return static_cast<int32_t>(rng.Below(vocab_)); }
+
+  void Ask(size_t stream, int64_t new_tokens) {
+    GenerateRequest request;
+    if (stream % 2 == 0) request.tokens = prefix_;
+    Rng rng(options_.seed + ++asked_);
+    for (int64_t i = 0; i < options_.own_tokens; ++i) request.tokens.push_back(Token(rng));
+    request.sampling.temperature = 0;
+    request.sampling.ignore_eos = true;
+    request.sampling.max_new_tokens = new_tokens;
+    sinks_[stream] = std::make_shared<EndSink>();
+    core_->Submit(asked_, std::move(request), sinks_[stream], SystemClock().NowUs());
+  }
+
+  const IntegrityBenchOptions& options_;
+  const uint64_t vocab_;
+  std::unique_ptr<EngineCore> core_;
+  std::vector<int32_t> prefix_;
+  std::vector<std::shared_ptr<EndSink>> sinks_;
+  uint64_t asked_ = 0;
+  int64_t done_tokens_ = 0;
+};
+
+Status RunSlice(Streams& streams, int64_t steps, IntegrityBenchResult& result) {
+  const IntegrityStats before = streams.integrity();
+  const int64_t tokens = streams.tokens(), start_us = SystemClock().NowUs();
+  for (int64_t i = 0; i < steps; ++i) TERN_RETURN_IF_ERROR(streams.Step());
+  const auto us = static_cast<double>(SystemClock().NowUs() - start_us);
+  const IntegrityStats after = streams.integrity();
+  result.tokens_per_s.push_back(static_cast<double>(streams.tokens() - tokens) * 1e6 / us);
+  result.steps += steps;
+  // Sums for now.
+  result.share += static_cast<double>(after.check_us - before.check_us);
+  result.step_ms += us * 1e-3;
+  result.sealed_rows += static_cast<double>(after.sealed_rows - before.sealed_rows);
+  result.verified_pages += static_cast<double>(after.verified_pages - before.verified_pages);
+  result.swept_pages += static_cast<double>(after.swept_pages - before.swept_pages);
+  return OkStatus();
+}
+
+// Slice by slice against the engine without checks.
+std::vector<double> Ratios(const IntegrityBenchResult& result, const IntegrityBenchResult& off) {
+  std::vector<double> ratios;
+  for (size_t i = 0; i < result.tokens_per_s.size(); ++i) {
+    ratios.push_back(result.tokens_per_s[i] / off.tokens_per_s[i]);
+  }
+  return ratios;
+}
+
+}  // namespace
+
+Result<std::vector<IntegrityBenchResult>> RunIntegrityBench(
+    Model& model, Ops& ops, EngineOptions engine, const IntegrityBenchOptions& options,
+    const std::function<void(int64_t done, int64_t all)>& progress) {
+  std::vector<IntegrityBenchResult> results;
+  std::vector<std::unique_ptr<Streams>> streams;
+  for (const auto& [mode, name] : kModes) {
+    results.push_back({.mode = name});
+    streams.push_back(std::make_unique<Streams>(options, model.info().vocab_size));
+    TERN_RETURN_IF_ERROR(streams.back()->Start(model, ops.pool(), engine, mode));
+  }
+  const auto modes = static_cast<int64_t>(streams.size());
+  for (int64_t slice = 0; slice < options.slices; ++slice) {
+    for (int64_t i = 0; i < modes; ++i) {
+      const auto at = static_cast<size_t>(slice % 2 == 0 ? i : modes - 1 - i);
+      TERN_RETURN_IF_ERROR(RunSlice(*streams[at], options.slice_steps, results[at]));
+      progress(slice * modes + i + 1, options.slices * modes);
+    }
+  }
+  for (IntegrityBenchResult& result : results) {
+    const auto steps = static_cast<double>(result.steps);
+    result.share /= result.step_ms * 1e3;
+    for (double* sum :
+         {&result.step_ms, &result.sealed_rows, &result.verified_pages, &result.swept_pages}) {
+      *sum /= steps;
+    }
+  }
+  return results;
+}
+
+Json IntegrityBenchJson(const BenchMachine& machine, const std::string& model,
+                        const IntegrityBenchOptions& options,
+                        const std::vector<IntegrityBenchResult>& results) {
+  Json json = {{"bench", "integrity"}, {"machine", machine.ToJson()}, {"model", model}};
+  json["settings"] = {{"batch", options.batch},
+                      {"prefix_tokens", options.prefix_tokens},
+                      {"own_tokens", options.own_tokens},
+                      {"answer_tokens", options.answer_tokens},
+                      {"slices", options.slices},
+                      {"slice_steps", options.slice_steps},
+                      {"seed", options.seed}};
+  json["results"] = Json::array();
+  for (const IntegrityBenchResult& r : results) {
+    const std::vector<double> ratios = Ratios(r, results[0]);
+    const MedianInterval interval = MedianIntervalOf(ratios);
+    json["results"].push_back({{"mode", r.mode},
+                               {"share_of_step_time", r.share},
+                               {"step_ms", r.step_ms},
+                               {"tokens_per_s", MedianOf(r.tokens_per_s)},
+                               {"tokens_per_s_runs", r.tokens_per_s},
+                               {"ratio_to_off", MedianOf(ratios)},
+                               {"ratio_low", interval.low},
+                               {"ratio_high", interval.high},
+                               {"ratio_coverage", interval.coverage},
+                               {"sealed_rows_per_step", r.sealed_rows},
+                               {"verified_pages_per_step", r.verified_pages},
+                               {"swept_pages_per_step", r.swept_pages}});
+  }
+  return json;
+}
+
+std::string IntegrityBenchTable(const std::vector<IntegrityBenchResult>& results) {
+  using Align = TextTable::Align;
+  TextTable table({{"--kv-integrity"},
+                   {"share of step", Align::kRight},
+                   {"step ms", Align::kRight},
+                   {"tokens/s", Align::kRight},
+                   {"to off", Align::kRight},
+                   {"interval", Align::kRight},
+                   {"rows sealed", Align::kRight},
+                   {"pages reused", Align::kRight},
+                   {"swept", Align::kRight}});
+  for (const IntegrityBenchResult& r : results) {
+    const std::vector<double> ratios = Ratios(r, results[0]);
+    const MedianInterval interval = MedianIntervalOf(ratios);
+    table.AddRow({r.mode, fmt::format("{:.4f} %", r.share * 100), fmt::format("{:.2f}", r.step_ms),
+                  fmt::format("{:.1f}", MedianOf(r.tokens_per_s)),
+                  fmt::format("{:.4f}", MedianOf(ratios)),
+                  fmt::format("{:.4f}-{:.4f}", interval.low, interval.high),
+                  fmt::format("{:.1f}", r.sealed_rows), fmt::format("{:.2f}", r.verified_pages),
+                  fmt::format("{:.2f}", r.swept_pages)});
+  }
+  return table.ToText() +
+         "Share: by timers inside the step. Ratio to off: median over slices by turns, with the\n"
+         "interval that holds it with at least 95 %. Rows and pages: a step.\n";
+}
+
+SvgPicture IntegrityBenchPicture(const std::vector<IntegrityBenchResult>& results,
+                                 const std::string& subtitle) {
+  BarChart share, ratio;
+  share.title = "Time of KV integrity";
+  share.note = ratio.note = subtitle;
+  share.axis.label = "% of step time";
+  share.series = {{}};
+  ratio.title = "Speed with KV integrity";
+  ratio.axis.label = "tokens/s to those without checks";
+  ratio.series = {{}};
+  ratio.digits = 4;
+  for (const IntegrityBenchResult& r : results) {
+    const std::vector<double> ratios = Ratios(r, results[0]);
+    const MedianInterval interval = MedianIntervalOf(ratios);
+    share.categories.push_back(r.mode);
+    ratio.categories.push_back(r.mode);
+    share.series[0].values.push_back({r.share * 100});
+    ratio.series[0].values.push_back({MedianOf(ratios), interval.low, interval.high});
+  }
+  SvgPicture picture;
+  picture.Add(share);
+  picture.Add(ratio);
+  return picture;
+}
+
+}  // namespace tern

@@ -1,0 +1,112 @@
+#include "kv/seal_table.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+
+namespace tern {
+namespace {
+
+constexpr unsigned char kMark[8] = {0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF};
+// Layers of rows that one call of a worker hashes: some ten microseconds.
+constexpr int64_t kHashesPerChunk = 128;
+
+size_t MarkBytes(const KvRowPart& part) {
+  return static_cast<size_t>(std::min<int64_t>(part.row_bytes, sizeof(kMark)));
+}
+
+// Where the mark of a row is: its first bytes.
+int64_t MarkOffset(const PageFormat& format, const KvRowPart& part, int64_t position) {
+  return part.offset_bytes + position % format.page_tokens() * part.row_bytes;
+}
+
+}  // namespace
+
+SealTable::SealTable(const PagePool& pages, ThreadPool& threads)
+    : pages_(pages),
+      threads_(threads),
+      layers_(static_cast<size_t>(pages.format().layers())),
+      entries_(static_cast<size_t>(pages.pages())),
+      sums_(entries_.size() * layers_) {}
+
+void SealTable::Mark(const PagePool& pages, std::byte* base, const Rows& rows) {
+  const PageFormat& format = pages.format();
+  for (int64_t layer = 0; layer < format.layers(); ++layer) {
+    const KvRowPart& part = format.row_parts(layer)[0];
+    for (int64_t i = 0; i < rows.rows; ++i) {
+      std::memcpy(base + MarkOffset(format, part, rows.first_position + i), kMark, MarkBytes(part));
+    }
+  }
+}
+
+void SealTable::Adopt(const Rows& rows, std::span<const uint64_t> sums, int64_t now_us) {
+  entries_[Index(rows.page)] = {rows.first_position, rows.rows, now_us};
+  std::copy_n(sums.begin(), layers_,
+              sums_.begin() + static_cast<std::ptrdiff_t>(Index(rows.page) * layers_));
+}
+
+void SealTable::Extend(std::span<const Rows> written, int64_t now_us,
+                       std::vector<PageId>* unwritten) {
+  const PageFormat& format = pages_.format();
+  int64_t most_rows = 1;
+  unwritten_.assign(written.size(), 0);
+  for (size_t i = 0; i < written.size(); ++i) {
+    const Rows& rows = written[i];
+    Entry& entry = entries_[Index(rows.page)];
+    if (entry.rows == 0) {
+      entry.first_position = rows.first_position;
+      entry.good_us = now_us;
+      std::fill_n(sums_.begin() + static_cast<std::ptrdiff_t>(Index(rows.page) * layers_), layers_,
+                  uint64_t{0});
+    }
+    // Rows that do not follow the last ones: the page is not its writer's.
+    if (rows.first_position != entry.first_position + entry.rows) unwritten_[i] = 1;
+    entry.rows += rows.rows;
+    most_rows = std::max(most_rows, rows.rows);
+  }
+  // One chunk: some layers of one page, or all layers of some pages; each sum has one writer.
+  const int64_t layers = format.layers();
+  const int64_t per_chunk = std::max<int64_t>(1, kHashesPerChunk / most_rows);
+  const int64_t sums = static_cast<int64_t>(written.size()) * layers;
+  threads_.ParallelFor((sums + per_chunk - 1) / per_chunk, [&](int64_t chunk, int) {
+    for (int64_t i = chunk * per_chunk; i < std::min(sums, (chunk + 1) * per_chunk); ++i) {
+      const Rows& rows = written[static_cast<size_t>(i / layers)];
+      const int64_t layer = i % layers;
+      const std::byte* const base = pages_.base(rows.page);
+      const KvRowPart& part = format.row_parts(layer)[0];
+      for (int64_t r = 0; r < rows.rows; ++r) {
+        const std::byte* const row = base + MarkOffset(format, part, rows.first_position + r);
+        if (std::memcmp(row, kMark, MarkBytes(part)) != 0) continue;
+        std::atomic_ref(unwritten_[static_cast<size_t>(i / layers)])
+            .store(1, std::memory_order_relaxed);
+      }
+      sums_[Index(rows.page) * layers_ + static_cast<size_t>(layer)] +=
+          SealRows(format, layer, base, rows.first_position, rows.rows).sum;
+    }
+  });
+  for (size_t i = 0; i < written.size(); ++i) {
+    if (unwritten_[i] != 0) unwritten->push_back(written[i].page);
+  }
+}
+
+bool SealTable::Matches(PageId page, int64_t now_us) {
+  Entry& entry = entries_[Index(page)];
+  const PageFormat& format = pages_.format();
+  const int64_t layers = format.layers();
+  const int64_t per_chunk =
+      std::max<int64_t>(1, kHashesPerChunk / std::max<int64_t>(1, entry.rows));
+  std::atomic<bool> good{true};
+  threads_.ParallelFor((layers + per_chunk - 1) / per_chunk, [&](int64_t chunk, int) {
+    for (int64_t layer = chunk * per_chunk; layer < std::min(layers, (chunk + 1) * per_chunk);
+         ++layer) {
+      if (SealRows(format, layer, pages_.base(page), entry.first_position, entry.rows) !=
+          seal(page, layer)) {
+        good.store(false, std::memory_order_relaxed);
+      }
+    }
+  });
+  if (good) entry.good_us = now_us;
+  return good;
+}
+
+}  // namespace tern

@@ -1,0 +1,310 @@
+"""Prefill and decode workers behind both real routers: the answers are one server's."""
+import concurrent.futures
+import json
+import random
+import struct
+
+import httpx
+import pytest
+
+from conftest import ROOT, Server, ask
+from disaggregated import ALIKE, Pair, metric
+from routers import TINY, tiny
+
+TASKS = [json.loads(line) for line in open(ROOT / "tests/data/tiny/tasks_dev.jsonl")]
+GREEDY = {"temperature": 0, "max_new_tokens": 12}
+
+
+@pytest.fixture(scope="module")
+def alone():
+    """One server that does both halves."""
+    server = tiny(*ALIKE).wait_ready()
+    yield server
+    server.kill()
+
+
+@pytest.fixture(scope="module")
+def pair():
+    two = Pair()
+    yield two
+    two.wait_idle()
+    assert metric(two.decode, "sglang:num_transfer_failed_reqs_total") == 0
+    assert two.decode.stop() == 0, two.decode.log()
+    assert two.prefill.stop() == 0, two.prefill.log()
+    two.kill()
+
+
+@pytest.fixture(scope="module", params=["sr", "smg"])
+def router(request, pair):
+    return pair.router(request.param)
+
+
+def sse(reply):
+    assert reply.status_code == 200, reply.read()
+    lines = [line for line in reply.iter_lines() if line.startswith("data: ")]
+    assert lines[-1] == "data: [DONE]"
+    return [json.loads(line.removeprefix("data: ")) for line in lines[:-1]]
+
+
+def post(one, path, body):
+    reply = httpx.post(one.url + path, json=body, timeout=60)
+    assert reply.status_code == 200, reply.text
+    # Log probabilities are float32: where a router writes an answer anew, it may change digits that
+    # float32 does not have.
+    return reply.json(parse_float=lambda text: struct.unpack("f", struct.pack("f", float(text)))[0])
+
+
+def choices(answer):
+    for volatile in ("id", "created"):
+        answer.pop(volatile, None)
+    return answer["choices"]
+
+
+def test_workers_say_what_they_are(pair):
+    for worker, mode in ((pair.prefill, "prefill"), (pair.decode, "decode")):
+        info = httpx.get(worker.url + "/server_info").json()
+        assert info["disaggregation_mode"] == mode and info["dp_size"] == info["tp_size"] == 1
+        assert httpx.get(worker.url + "/model_info").json()["disaggregation_mode"] == mode
+        loads = httpx.get(worker.url + "/v1/loads").json()["loads"][0]["disaggregation"]
+        assert loads["mode"] == mode
+        assert httpx.get(worker.url + "/v1/models").json()["data"][0]["owned_by"] == "sglang"
+        # FAKE_BOOTSTRAP_HOST: a health check, which has no other half.
+        reply = httpx.post(worker.url + "/generate", timeout=10, json={
+            "text": "x", "sampling_params": {"max_new_tokens": 1, "temperature": 0},
+            "bootstrap_host": "2.2.2.2", "bootstrap_room": 0})
+        assert reply.status_code == 200, reply.text
+        assert httpx.get(worker.url + "/health_generate", timeout=30).status_code == 200
+    assert httpx.get(f"http://127.0.0.1:{pair.bootstrap_port}/health").text == "OK"
+
+
+def test_chat_completions_and_generate(router, alone):
+    chat = {"model": "tiny", "messages": TASKS[0]["messages"], "temperature": 0, "max_tokens": 24}
+    whole = choices(post(alone, "/v1/chat/completions", chat))
+    assert choices(post(router, "/v1/chat/completions", chat)) == whole
+    with httpx.stream("POST", router.url + "/v1/chat/completions", json={**chat, "stream": True},
+                      timeout=60) as reply:
+        text = "".join(chunk["choices"][0]["delta"].get("content") or ""
+                       for chunk in sse(reply) if chunk["choices"])
+    assert text == whole[0]["message"]["content"]
+
+    text = {"model": "tiny", "prompt": "count: 1 2 3", "temperature": 0, "max_tokens": 9,
+            "logprobs": 3}
+    assert (choices(post(router, "/v1/completions", text)) ==
+            choices(post(alone, "/v1/completions", text)))
+    with httpx.stream("POST", router.url + "/v1/completions", json={**text, "stream": True},
+                      timeout=60) as reply:
+        streamed = "".join(chunk["choices"][0]["text"] for chunk in sse(reply) if chunk["choices"])
+    assert streamed == choices(post(alone, "/v1/completions", text))[0]["text"]
+
+    native = {"text": "add: 12 + 30", "sampling_params": GREEDY}
+    one, other = post(alone, "/generate", native), post(router, "/generate", native)
+    assert one["output_ids"] == other["output_ids"] and one["text"] == other["text"]
+    for key in ("finish_reason", "prompt_tokens", "completion_tokens"):
+        assert one["meta_info"][key] == other["meta_info"][key]
+    with httpx.stream("POST", router.url + "/generate", json={**native, "stream": True},
+                      timeout=60) as reply:
+        assert sse(reply)[-1]["output_ids"] == one["output_ids"]
+
+
+def test_several_answers_and_batches(router, alone):
+    """Arrays of rooms: n > 1, lists of prompts, lists of ids."""
+    chat = {"model": "tiny", "messages": ask("Tell me something."), "temperature": 1, "seed": 7,
+            "max_tokens": 16, "n": 3}
+    assert (choices(post(router, "/v1/chat/completions", chat)) ==
+            choices(post(alone, "/v1/chat/completions", chat)))
+    text = {"model": "tiny", "prompt": ["one", "two and two", "three"], "temperature": 0,
+            "max_tokens": 8}
+    assert (choices(post(router, "/v1/completions", text)) ==
+            choices(post(alone, "/v1/completions", text)))
+    several = {**text, "n": 2, "temperature": 1, "seed": 3}
+    assert (choices(post(router, "/v1/completions", several)) ==
+            choices(post(alone, "/v1/completions", several)))
+    ids = {"input_ids": [[5, 6, 7], list(range(100, 300))], "sampling_params": GREEDY}
+    assert ([one["output_ids"] for one in post(router, "/generate", ids)] ==
+            [one["output_ids"] for one in post(alone, "/generate", ids)])
+
+
+def test_logprobs_are_merged(router, alone):
+    body = {"text": "The first day", "sampling_params": GREEDY, "return_logprob": True,
+            "top_logprobs_num": 2}
+    one, other = (post(at, "/generate", body)["meta_info"] for at in (alone, router))
+    for key in ("output_token_logprobs", "output_top_logprobs"):
+        assert one[key] == other[key], key
+    assert len(other["output_token_logprobs"]) == 12
+    assert one["input_token_logprobs"] == other["input_token_logprobs"]
+    chat = {"model": "tiny", "messages": ask("hello"), "temperature": 0, "max_tokens": 5,
+            "logprobs": True, "top_logprobs": 3}
+    assert (choices(post(router, "/v1/chat/completions", chat))[0]["logprobs"] ==
+            choices(post(alone, "/v1/chat/completions", chat))[0]["logprobs"])
+
+
+def test_stop_and_tools(router, alone):
+    chat = {"model": "tiny", "messages": TASKS[0]["messages"], "temperature": 0, "max_tokens": 24}
+    text = choices(post(alone, "/v1/chat/completions", chat))[0]["message"]["content"]
+    for stop in (text[1:3], text[:1]):  # the second within the first token
+        both = [choices(post(at, "/v1/chat/completions", {**chat, "stop": stop}))
+                for at in (alone, router)]
+        assert both[0] == both[1] and both[0][0]["finish_reason"] == "stop"
+    first = post(alone, "/generate", {"text": "count: 1 2", "sampling_params": GREEDY})["output_ids"]
+    stopped = {"text": "count: 1 2", "sampling_params": {**GREEDY, "stop_token_ids": first[:1]}}
+    both = [post(at, "/generate", stopped) for at in (alone, router)]
+    assert both[0]["text"] == both[1]["text"] == ""
+    assert both[1]["meta_info"]["finish_reason"] == {"type": "stop", "matched": first[0]}
+    task = next(task for task in TASKS if task["task"] == "tool")
+    tools = {"model": "tiny", "messages": task["messages"], "tools": task.get("tools"),
+             "temperature": 0, "max_tokens": 60}
+    both = [choices(post(at, "/v1/chat/completions", tools)) for at in (alone, router)]
+    for answer in both:
+        for call in answer[0]["message"].get("tool_calls") or []:
+            call.pop("id")
+    assert both[0] == both[1]
+
+
+def test_errors_keep_their_status(router):
+    for stream in (False, True):
+        reply = router.post("/v1/chat/completions", {"model": "tiny", "messages": ask("hi"),
+                                                     "max_tokens": 100000, "stream": stream})
+        assert reply.status_code == 400 and "100000 in the completion" in reply.text, reply.text
+    reply = router.post("/generate", {"text": "x", "sampling_params": {"top_p": 7}})
+    assert reply.status_code == 400, reply.text
+
+
+def requests_of(count, seed):
+    rng = random.Random(seed)
+    for i in range(count):
+        ids = [rng.randrange(2000) for _ in range(rng.choice((1, 5, 63, 64, 65, 130, 300)))]
+        sampling = {"max_new_tokens": rng.randrange(1, 30)}
+        sampling.update({"temperature": 0} if i % 2 else
+                        {"temperature": 1, "sampling_seed": i, "top_p": 0.9})
+        yield {"input_ids": ids, "sampling_params": sampling}
+
+
+@pytest.mark.parametrize("kind", ["sr", "smg"])
+def test_200_prompts_have_one_servers_tokens(kind, pair, alone):
+    router = pair.router(kind)
+    bodies = list(requests_of(200, 1))
+    with concurrent.futures.ThreadPoolExecutor(16) as pool:
+        got = list(pool.map(lambda body: post(router, "/generate", body)["output_ids"], bodies))
+        want = list(pool.map(lambda body: post(alone, "/generate", body)["output_ids"], bodies))
+    assert got == want
+    pair.wait_idle()
+
+
+def test_a_small_decode_pool_retracts_and_asks_again(alone):
+    """Output unchanged, however often pages run out."""
+    pair = Pair(decode=("--max-total-tokens", "1024", "--num-reserved-decode-tokens", "0"))
+    try:
+        router = pair.router("smg", "--disable-worker-overload-protection")
+        bodies = [{"input_ids": [7 + i] * 100, "sampling_params": {
+            "temperature": 1, "sampling_seed": i, "max_new_tokens": 200, "ignore_eos": True}}
+            for i in range(10)]
+        with concurrent.futures.ThreadPoolExecutor(10) as pool:
+            got = list(pool.map(lambda body: post(router, "/generate", body)["output_ids"], bodies))
+            want = list(pool.map(lambda body: post(alone, "/generate", body)["output_ids"], bodies))
+        assert got == want
+        assert metric(pair.decode, "sglang:num_prefill_retries_total") > 0
+        assert metric(pair.decode, "tern:decode_local_recomputes_total") == 0
+        pair.wait_idle()
+    finally:
+        pair.kill()
+
+
+def local(*options, make=tiny):
+    return make("--disaggregation-mode", "local", *options).wait_ready()
+
+
+@pytest.mark.parametrize("decode_format", ["bf16", "fp8_e4m3", "fp8_tiled", "fp8_ds_mla"])
+@pytest.mark.parametrize("at", ["sender", "receiver"])
+def test_mixed_formats_equal_local(decode_format, at, alone):
+    """Prefill in BF16, decode in each format, pages of different sizes: two workers say what `local`
+    says; and with BF16 on both sides what one server says."""
+    one = local("--kv-cache-dtype", decode_format)
+    pair = Pair(options=(), prefill=("--kv-cache-dtype", "bf16", "--page-size", "32"),
+                decode=("--kv-cache-dtype", decode_format, "--page-size", "128",
+                        "--disaggregation-convert-at", at))
+    try:
+        router = pair.router("sr")
+        bodies = list(requests_of(40, 2))
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            got, want, single = (list(pool.map(
+                lambda body: post(where, "/generate", body)["output_ids"], bodies))
+                for where in (router, one, alone))
+        assert got == want
+        if decode_format == "bf16":
+            assert got == single
+        pair.wait_idle()
+    finally:
+        pair.kill()
+        one.kill()
+
+
+@pytest.mark.parametrize("make,count", [(tiny, 200), (Server, 50)], ids=["tiny", "smollm2"])
+def test_local_equals_one_server(make, count, alone):
+    """Both engines in one process."""
+    options = ("--kv-cache-dtype", "bf16")
+    one = local(*options, make=make)
+    single = alone if make is tiny else make(*options).wait_ready()
+    try:
+        bodies = list(requests_of(count, 3))
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            got, want = (list(pool.map(
+                lambda body: post(where, "/generate", body)["output_ids"], bodies))
+                for where in (one, single))
+        assert got == want
+        one.wait_idle(5)
+        assert one.stats()["num_used_tokens"] == 0
+        assert one.stop() == 0, one.log()
+    finally:
+        one.kill()
+        if single is not alone:
+            single.kill()
+
+
+def test_a_rid_may_come_again_and_unknown_fields_are_ignored(pair):
+    """What a router's retry looks like."""
+    for room in (11, 12):
+        body = {"text": "hello", "model": "unknown", "rid": "same", "routed_dp_rank": 0,
+                "disagg_prefill_dp_rank": 0, "log_metrics": True, "sampling_params": GREEDY,
+                **pair.rooms(room)}
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+            prefill, decode = (pool.submit(post, worker, "/generate", body)
+                               for worker in (pair.prefill, pair.decode))
+        meta = prefill.result()["meta_info"]
+        assert meta["finish_reason"] == {"type": "length", "length": 1}
+        assert prefill.result()["output_ids"] == decode.result()["output_ids"][:1]
+        assert len(decode.result()["output_ids"]) == 12
+
+
+def test_bodies_that_a_worker_refuses(pair):
+    ok = {"text": "x", "sampling_params": GREEDY}
+    for worker in (pair.prefill, pair.decode):
+        for fields, word in (({}, "bootstrap_host"),
+                             ({"bootstrap_host": "127.0.0.1"}, "bootstrap_room"),
+                             (pair.rooms(1, bootstrap_host=5), "bootstrap_host"),
+                             (pair.rooms(1, bootstrap_host="8.8.8.8"), "8.8.8.8"),
+                             (pair.rooms(-1), "bootstrap_room"),
+                             (pair.rooms("1"), "bootstrap_room"),
+                             (pair.rooms(1, bootstrap_port=70000), "bootstrap_port"),
+                             (pair.rooms([1, 2]), "bootstrap_room")):
+            reply = httpx.post(worker.url + "/generate", json={**ok, **fields}, timeout=10)
+            assert reply.status_code == 400 and word in reply.text, (fields, reply.text)
+    pair.wait_idle()
+
+
+def test_pages_leave_while_the_prompt_is_computed(tmp_path):
+    """The trace of the prefill worker: most pages of a long prompt go out between its chunks."""
+    trace = tmp_path / "trace.txt"
+    pair = Pair(prefill=("--chunked-prefill-size", "128", "--trace-file", str(trace)))
+    try:
+        router = pair.router("smg")
+        post(router, "/generate", {"input_ids": [3 + i % 1900 for i in range(3200)],
+                                   "sampling_params": {"temperature": 0, "max_new_tokens": 2}})
+        pair.wait_idle()
+        assert pair.prefill.stop() == 0
+        stops = [line.split() for line in trace.read_text().splitlines()]
+        pages = [int(time) for time, name in stops if name == "engine.pd_page"]
+        last_chunk = max(int(time) for time, name in stops if name == "engine.forward")
+        assert len(pages) == 50
+        assert sum(time < last_chunk for time in pages) >= 45
+    finally:
+        pair.kill()
