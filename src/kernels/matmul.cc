@@ -172,13 +172,18 @@ void Ops::Multiply(const float* x, int64_t rows, std::span<const MatMulTarget> t
 }
 
 void Ops::MatMul(std::span<const MatMulGroup> groups) const {
+  const auto is_empty = [](const MatMulGroup& group) {
+    return group.rows == 0 || group.weight->rows() == 0;
+  };
+  // Before the scratch is in use: an observer may multiply, too.
+  for (const MatMulGroup& group : groups) {
+    if (observer_ == nullptr || is_empty(group)) continue;
+    observer_->OnInput(*group.weight, group.x, group.x_stride, group.rows);
+  }
   std::vector<MatMulProduct>& products = scratch_->products;
   products.clear();
   for (const MatMulGroup& group : groups) {
-    if (group.rows == 0 || group.weight->rows() == 0) continue;
-    if (observer_ != nullptr) {
-      observer_->OnInput(*group.weight, group.x, group.x_stride, group.rows);
-    }
+    if (is_empty(group)) continue;
     MatMulArgs args = PackedAccess::ArgsOf(*group.weight);
     args.x = group.x;
     args.x_stride = group.x_stride;
