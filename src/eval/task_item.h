@@ -50,8 +50,9 @@ struct TaskAnswer {
   bool cut = false;  // ended by the limit of new tokens
 };
 
-// What the model is asked when it has answered the first said.size() open turns: the messages before
-// the next one, or all, with its answers filled in. REQUIRES: said.size() <= open_turns.size().
+// What the model is asked when it has answered the first said.size() open turns: the messages
+// before the next one, or all, with its answers filled in. REQUIRES: said.size() <=
+// open_turns.size().
 Json MessagesOfTurn(const TaskItem& item, const std::vector<std::string>& said);
 
 // The answer after the last </think>, without whitespace at its ends.

@@ -75,11 +75,10 @@ TEST(LoadTaskItems, NamesTheLineAndTheField) {
 }
 
 TEST(LoadTaskItems, AssistantMessagesWithoutContentAreOpenTurns) {
-  const auto items = Load(
-      R"({"messages":[{"role":"user","content":"a"},{"role":"assistant"},)"
-      R"({"role":"user","content":"b"},{"role":"assistant","content":null},)"
-      R"({"role":"user","content":"c"},{"role":"assistant","content":"said"},)"
-      R"({"role":"user","content":"d"}],"expect":"x"})");
+  const auto items = Load(R"({"messages":[{"role":"user","content":"a"},{"role":"assistant"},)"
+                          R"({"role":"user","content":"b"},{"role":"assistant","content":null},)"
+                          R"({"role":"user","content":"c"},{"role":"assistant","content":"said"},)"
+                          R"({"role":"user","content":"d"}],"expect":"x"})");
   ASSERT_TRUE(items.ok()) << items.status().message();
   const TaskItem& item = (*items)[0];
   EXPECT_EQ(item.open_turns, (std::vector<size_t>{1, 3}));
