@@ -139,8 +139,10 @@ TEST(CalibrationTest, PerplexityIsThatOfTheReferenceLogits) {
     auto calibration = Make(loaded, {prompt}, options);
     ASSERT_TRUE(calibration.ok()) << calibration.status().message();
     ASSERT_TRUE(calibration->Collect({}).ok());
-    // Cache rows are BF16, 2^-9 off, and these untrained models' logits are large.
-    const double tolerance = 0.01 * loss / predictions;
+    // Cache rows are BF16, 2^-9 off, and these untrained models' logits are large. Where an indexer
+    // selects, a rounded key may choose another position.
+    const bool selects = std::string_view(name).find("dsa") != std::string_view::npos;
+    const double tolerance = (selects ? 0.02 : 0.01) * loss / predictions;
     EXPECT_NEAR(std::log(calibration->summary().perplexity), loss / predictions, tolerance) << name;
     EXPECT_NEAR(std::log(calibration->summary().expected_perplexity), entropy / predictions,
                 tolerance)

@@ -161,13 +161,13 @@ def test_config_file_api_key_and_template(own_server, tmp_path):
     template = tmp_path / "t.jinja"
     template.write_text("{% for m in messages %}{{ m.content }}{% endfor %}")
     config = tmp_path / "c.yaml"
-    config.write_text(f"api-key: secret\nmax_running_requests: 3\nchat_template: {template}\n")
+    config.write_text(f"api-key: open-sesame\nmax_running_requests: 3\nchat_template: {template}\n")
     server = own_server("--config", str(config)).wait_ready()
     assert httpx.get(server.url + "/v1/models").status_code == 401
     assert httpx.get(server.url + "/health").status_code == 200
-    key = {"Authorization": "Bearer secret"}
+    key = {"Authorization": "Bearer open-sesame"}
     info = httpx.get(server.url + "/server_info", headers=key)
-    assert info.json()["max_running_requests"] == 3 and "secret" not in info.text
+    assert info.json()["max_running_requests"] == 3 and "open-sesame" not in info.text
     reply = httpx.post(server.url + "/v1/chat/completions", headers=key, timeout=60, json={
         "messages": ask("One, two, three,"), "temperature": 0, "max_tokens": 8})
     assert "four" in reply.json()["choices"][0]["message"]["content"]
@@ -208,7 +208,7 @@ def test_a_life_of_a_request(own_server, tmp_path):
         time_us, name = line.split()
         first.setdefault(name, int(time_us))
     stops = documented_stops()
-    assert len(stops) == 14
+    assert len(stops) == 15
     order = [names[0] for names in stops]
     assert [name for name in first if name in order] == order
     assert sorted(first.values()) == list(first.values())
