@@ -76,6 +76,10 @@ bool IgnoresMerges(const std::string& pre) {
   return std::find(kNames.begin(), kNames.end(), pre) != kNames.end();
 }
 
+std::string ModelFolder(const std::string& path) {
+  return IsDirectory(path) ? path : FolderOf(path);
+}
+
 Result<std::shared_ptr<const Tokenizer>> LoadTokenizer(const std::string& path) {
   if (IsDirectory(path)) {
     for (const char* name : {"/tokenizer.json", "/tiktoken.model"}) {
@@ -97,7 +101,7 @@ Result<std::shared_ptr<const Tokenizer>> LoadTokenizer(const std::string& path) 
 }
 
 Result<std::shared_ptr<const Tokenizer>> LoadDummyTokenizer(const std::string& path) {
-  const std::string folder = IsDirectory(path) ? path : FolderOf(path);
+  const std::string folder = ModelFolder(path);
   for (const char* name : {"/tokenizer.json", "/tiktoken.model"}) {
     if (FileExists(folder + name)) return LoadTokenizer(folder + name);
   }
@@ -138,7 +142,7 @@ Result<std::string> LoadChatTemplateSource(const std::string& model_path) {
     if (!gguf.chat_template) return NotFound(model_path + " has no tokenizer.chat_template");
     return *std::move(gguf.chat_template);
   }
-  const std::string folder = IsDirectory(model_path) ? model_path : FolderOf(model_path);
+  const std::string folder = ModelFolder(model_path);
   const std::string jinja = folder + "/chat_template.jinja";
   if (FileExists(jinja)) return ReadFile(jinja, kMaxTokenizerBytes);
   const std::string config = folder + "/tokenizer_config.json";

@@ -11,6 +11,9 @@
 
 namespace tern {
 
+// The folder of a model: `path` itself, or the one that the file lies in.
+std::string ModelFolder(const std::string& path);
+
 // DIR (tokenizer.json + tokenizer_config.json, or tiktoken.model), FILE.gguf (its metadata),
 // FILE.json (tokenizer.json) or FILE.model (tiktoken). Errors name the file and field.
 Result<std::shared_ptr<const Tokenizer>> LoadTokenizer(const std::string& path);

@@ -10,6 +10,7 @@
 #include "base/json.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/gguf_tokenizer.h"
+#include "cmd/load.h"
 #include "kernels/ref/dequantize.h"
 
 namespace tern {
@@ -93,6 +94,12 @@ void AddConfig(ModelIdBuilder& id, const ModelConfig& config) {
   AddParts(id, config);
 }
 
+// "left right"; anything else is no merge.
+void AddMerge(ModelIdBuilder& id, const std::string& text) {
+  const size_t space = text.find(' ');
+  if (space != std::string::npos) id.Merge(text.substr(0, space), text.substr(space + 1));
+}
+
 // The merges of a tokenizer.json, "left right" or a pair each.
 Status AddJsonMerges(ModelIdBuilder& id, const std::string& path) {
   TERN_ASSIGN_OR_RETURN(const std::string bytes, ReadFile(path, kMaxTokenizerBytes));
@@ -102,9 +109,7 @@ Status AddJsonMerges(ModelIdBuilder& id, const std::string& path) {
   if (merges == nullptr || !merges->is_array()) return OkStatus();
   for (const Json& merge : *merges) {
     if (merge.is_string()) {
-      const auto& text = merge.get_ref<const std::string&>();
-      const size_t space = text.find(' ');
-      if (space != std::string::npos) id.Merge(text.substr(0, space), text.substr(space + 1));
+      AddMerge(id, merge.get_ref<const std::string&>());
     } else if (merge.is_array() && merge.size() == 2 && merge[0].is_string() &&
                merge[1].is_string()) {
       id.Merge(merge[0].get<std::string>(), merge[1].get<std::string>());
@@ -117,17 +122,10 @@ Status AddMerges(ModelIdBuilder& id, const std::string& path) {
   if (path.ends_with(".gguf")) {
     TERN_ASSIGN_OR_RETURN(const OpenedGguf opened, OpenGgufFile(path));
     TERN_ASSIGN_OR_RETURN(const GgufTokenizer tokenizer, TokenizerFromGguf(opened.gguf));
-    for (const std::string& merge : tokenizer.merges) {
-      const size_t space = merge.find(' ');
-      if (space != std::string::npos) id.Merge(merge.substr(0, space), merge.substr(space + 1));
-    }
+    for (const std::string& merge : tokenizer.merges) AddMerge(id, merge);
     return OkStatus();
   }
-  const size_t slash = path.rfind('/');
-  const std::string folder = IsDirectory(path)            ? path
-                             : slash == std::string::npos ? "."
-                                                          : path.substr(0, slash);
-  const std::string json = folder + "/tokenizer.json";
+  const std::string json = ModelFolder(path) + "/tokenizer.json";
   // A tiktoken file has none: its ranks are the order of its vocabulary.
   return FileExists(json) ? AddJsonMerges(id, json).WithContext(json) : OkStatus();
 }

@@ -96,17 +96,10 @@ Status ReadOptions(const Options& options, QuantizeOptions* out) {
   return OkStatus();
 }
 
-// The folder of config.json, or the one that a single file lies in.
-std::string FolderOf(const std::string& path) {
-  if (IsDirectory(path)) return path;
-  const size_t slash = path.rfind('/');
-  return slash == std::string::npos ? "." : path.substr(0, std::max<size_t>(slash, 1));
-}
-
 // config.json of the input, and what a GGUF file says instead of side files.
 Result<Json> InputConfig(const Checkpoint& checkpoint, QuantizeOptions* out) {
   if (checkpoint.format() != CheckpointFormat::kGguf) {
-    out->side_folder = FolderOf(checkpoint.path());
+    out->side_folder = ModelFolder(checkpoint.path());
     return ParseJsonFile(checkpoint.config().source);
   }
   TERN_ASSIGN_OR_RETURN(const OpenedGguf opened, OpenGgufFile(checkpoint.path()));

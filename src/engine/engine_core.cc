@@ -55,7 +55,6 @@ Result<std::unique_ptr<EngineCore>> EngineCore::Create(Model& model, ThreadPool&
   const uint64_t seed = options.random_seed != 0 ? options.random_seed : RandomSeed();
   std::unique_ptr<EngineCore> core(
       new EngineCore(model, pool, options, plan, seed, clock, metrics, std::move(kv)));
-  core->totals_.max_running_requests = options.max_running_requests;
   if (core->logits_.data() == nullptr) return ResourceExhausted("no memory for logits");
   return core;
 }
@@ -564,6 +563,7 @@ bool EngineCore::FlushCache() {
 
 EngineStats EngineCore::Stats() const {
   EngineStats stats = totals_;
+  stats.max_running_requests = max_running_requests_;
   stats.running_requests = static_cast<int64_t>(queues().running.size());
   stats.queued_requests = static_cast<int64_t>(queues().waiting.size());
   for (const auto& sequence : queues().waiting) {

@@ -42,8 +42,18 @@ struct HandoffEvent {
   Status status;              // kFailed
 };
 
+// One room, when it has ended well: for histograms.
+struct HandoffTimes {
+  int64_t bootstrap_us = 0;  // parked, until both sides knew of the room
+  int64_t transfer_us = 0;   // from the first page to the end
+  int64_t bytes = 0;
+};
+
 // Counts and gauges, for EngineStats.
 struct HandoffStats {
+  // A room has ended well.
+  HandoffTimes NoteTransfer(const PdRoomTimes& times);
+
   int64_t bootstrap_queue = 0, inflight_queue = 0;                      // prefill
   int64_t prealloc_queue = 0, transfer_queue = 0, retracted_queue = 0;  // decode
   int64_t transfers = 0, transfer_failures = 0, bootstrap_failures = 0;
@@ -51,13 +61,6 @@ struct HandoffStats {
   int64_t local_recomputes = 0;  // decode: prompts that had to be computed here instead
   int64_t transferred_bytes = 0;
   double speed_gb_s = 0, latency_ms = 0;  // of the last transfer
-};
-
-// One room, when it has ended well: for histograms.
-struct HandoffTimes {
-  int64_t bootstrap_us = 0;  // parked, until both sides knew of the room
-  int64_t transfer_us = 0;   // from the first page to the end
-  int64_t bytes = 0;
 };
 
 class Handoff {

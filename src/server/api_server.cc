@@ -7,6 +7,7 @@
 #include "server/choices.h"
 #include "server/disaggregation.h"
 #include "server/errors.h"
+#include "server/forwarding_writer.h"
 #include "server/info.h"
 #include "server/loads.h"
 #include "server/native.h"
@@ -29,29 +30,22 @@ void SendText(ResponseWriter& writer, int status, std::string text) {
 }
 
 // Passes everything on and counts the answer by its status.
-class CountingWriter final : public ResponseWriter {
+class CountingWriter final : public ForwardingWriter {
  public:
   CountingWriter(std::shared_ptr<ResponseWriter> next, MetricRegistry& registry, std::string method,
                  std::string endpoint)
-      : next_(std::move(next)),
+      : ForwardingWriter(std::move(next)),
         registry_(registry),
         method_(std::move(method)),
         endpoint_(std::move(endpoint)) {}
   void Send(int status, HttpHeaders headers, std::string body) override {
     Count(status);
-    next_->Send(status, std::move(headers), std::move(body));
+    ForwardingWriter::Send(status, std::move(headers), std::move(body));
   }
   void BeginStream(int status, HttpHeaders headers) override {
     Count(status);
-    next_->BeginStream(status, std::move(headers));
+    ForwardingWriter::BeginStream(status, std::move(headers));
   }
-  void Write(std::string_view data) override { next_->Write(data); }
-  void End() override { next_->End(); }
-  void OnDisconnect(std::function<void()> callback) override {
-    next_->OnDisconnect(std::move(callback));
-  }
-  bool open() const override { return next_->open(); }
-  Executor& executor() override { return next_->executor(); }
 
  private:
   void Count(int status) {
@@ -62,7 +56,6 @@ class CountingWriter final : public ResponseWriter {
         .Add();
   }
 
-  const std::shared_ptr<ResponseWriter> next_;
   MetricRegistry& registry_;
   const std::string method_, endpoint_;
 };

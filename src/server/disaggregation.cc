@@ -63,35 +63,30 @@ size_t PlaceInRoom(const Json& body, size_t i, size_t count) {
 class Notice final : public RefusalNotice {
  public:
   Notice(Engine& engine, std::vector<Rendezvous> halves, std::shared_ptr<ResponseWriter> next)
-      : engine_(engine), halves_(std::move(halves)), next_(std::move(next)) {}
+      : RefusalNotice(std::move(next)), engine_(engine), halves_(std::move(halves)) {}
 
   void HandlerDone() override { halves_.clear(); }
   void Send(int status, HttpHeaders headers, std::string body) override {
     Note(status, body);
-    next_->Send(status, std::move(headers), std::move(body));
+    ForwardingWriter::Send(status, std::move(headers), std::move(body));
   }
   void BeginStream(int status, HttpHeaders headers) override {
     begun_with_ = status;
-    next_->BeginStream(status, std::move(headers));
+    ForwardingWriter::BeginStream(status, std::move(headers));
   }
   void Write(std::string_view data) override {
     Note(begun_with_, data);
-    next_->Write(data);
+    ForwardingWriter::Write(data);
   }
-  void End() override { next_->End(); }
-  void OnDisconnect(std::function<void()> callback) override {
-    next_->OnDisconnect(std::move(callback));
-  }
-  bool open() const override { return next_->open(); }
-  Executor& executor() override { return next_->executor(); }
 
  private:
   void Note(int status, std::string_view body) {
     if (status < 400) return;
     std::string why = "the request was refused";
     if (const Result<Json> json = ParseJson(body); json.ok()) {
-      why =
-          JsonString(*json, "message", why, "").ok() ? *JsonString(*json, "message", why, "") : why;
+      if (Result<std::string> message = JsonString(*json, "message", why, ""); message.ok()) {
+        why = *std::move(message);
+      }
     }
     for (const Rendezvous& half : std::exchange(halves_, {})) {
       engine_.RefuseRendezvous(half, InvalidArgument(why));
@@ -100,7 +95,6 @@ class Notice final : public RefusalNotice {
 
   Engine& engine_;
   std::vector<Rendezvous> halves_;
-  const std::shared_ptr<ResponseWriter> next_;
   int begun_with_ = 0;
 };
 

@@ -12,6 +12,7 @@
 #include "engine/disaggregation.h"
 #include "net/http.h"
 #include "pd/peers.h"
+#include "server/forwarding_writer.h"
 #include "server/generation.h"
 
 namespace tern {
@@ -35,8 +36,9 @@ Status AddRendezvous(const Json& body, const ServedModel& model, std::vector<Cho
 
 // While a handler runs, an answer that is an error refuses the request's other half too. Wrap the
 // writer, call the handler, then HandlerDone.
-class RefusalNotice : public ResponseWriter {
+class RefusalNotice : public ForwardingWriter {
  public:
+  using ForwardingWriter::ForwardingWriter;
   virtual void HandlerDone() = 0;
 };
 // Null for a worker that computes both halves.

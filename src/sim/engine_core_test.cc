@@ -7,27 +7,13 @@
 #include <new>
 
 #include "base/log.h"
+#include "sim/recording_sink.h"
 #include "sim/toy_reference.h"
 
 namespace tern {
 namespace {
 
-struct Recorder final : TokenSink {
-  void OnToken(TokenEvent event) override { events.push_back(std::move(event)); }
-  void OnFinish(FinishEvent event) override { finishes.push_back(std::move(event)); }
-
-  std::vector<int32_t> tokens() const {
-    std::vector<int32_t> result;
-    for (const TokenEvent& event : events) result.push_back(event.token);
-    return result;
-  }
-  const FinishEvent& finish() const {
-    EXPECT_EQ(finishes.size(), 1u);
-    return finishes.front();
-  }
-  std::vector<TokenEvent> events;
-  std::vector<FinishEvent> finishes;
-};
+using Recorder = RecordingSink;
 
 // Passes calls on, or throws as a container in a model does when memory runs out.
 struct NoMemoryModel final : Model {

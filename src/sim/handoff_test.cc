@@ -8,23 +8,13 @@
 #include "engine/disaggregation.h"
 #include "engine/engine_core.h"
 #include "pd/memory_transfer.h"
+#include "sim/recording_sink.h"
 #include "sim/toy_reference.h"
 
 namespace tern {
 namespace {
 
-struct Recorder final : TokenSink {
-  void OnToken(TokenEvent event) override { events.push_back(std::move(event)); }
-  void OnFinish(FinishEvent event) override { finishes.push_back(std::move(event)); }
-  std::vector<int32_t> tokens() const {
-    std::vector<int32_t> result;
-    for (const TokenEvent& event : events) result.push_back(event.token);
-    return result;
-  }
-  bool ended() const { return !finishes.empty(); }
-  std::vector<TokenEvent> events;
-  std::vector<FinishEvent> finishes;
-};
+using Recorder = RecordingSink;
 
 struct Half {
   std::unique_ptr<ToyModel> model;

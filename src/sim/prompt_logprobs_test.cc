@@ -9,22 +9,19 @@
 #include <numeric>
 
 #include "engine/engine_core.h"
+#include "sim/recording_sink.h"
 #include "sim/toy_reference.h"
 
 namespace tern {
 namespace {
 
-struct Recorder final : TokenSink {
+struct Recorder final : RecordingSink {
   void OnPromptLogprobs(std::vector<PromptLogprob> logprobs) override {
     EXPECT_TRUE(events.empty() && finishes.empty() && told == 0);
     prompt = std::move(logprobs);
     ++told;
   }
-  void OnToken(TokenEvent event) override { events.push_back(std::move(event)); }
-  void OnFinish(FinishEvent event) override { finishes.push_back(std::move(event)); }
   std::vector<PromptLogprob> prompt;
-  std::vector<TokenEvent> events;
-  std::vector<FinishEvent> finishes;
   int told = 0;
 };
 

@@ -200,15 +200,7 @@ void PdReceive::TakeReceived(Sequence& sequence, HandoffEvent* event) {
   event->seed = first.seed;
   event->cached_tokens = first.cached_tokens;
   event->again = target.again;
-  const PdRoomTimes times = receiver_.times(room);
-  ++stats_.transfers;
-  stats_.transferred_bytes += times.bytes;
-  times_.push_back({.bootstrap_us = times.bootstrapped_us - times.opened_us,
-                    .transfer_us = times.ended_us - times.first_page_us,
-                    .bytes = times.bytes});
-  const auto us = static_cast<double>(std::max<int64_t>(times_.back().transfer_us, 1));
-  stats_.latency_ms = us / 1e3;
-  stats_.speed_gb_s = static_cast<double>(times.bytes) / us / 1e3;
+  times_.push_back(stats_.NoteTransfer(receiver_.times(room)));
   receiver_.Forget(room);
   target.stage = Target::Stage::kHere;
 }

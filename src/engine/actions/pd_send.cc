@@ -145,7 +145,7 @@ bool PdSend::Step(std::vector<HandoffEvent>* events) {
                          .status = sender_.error(room).WithContext(
                              early ? "Prefill bootstrap failed" : "Prefill transfer failed")});
     } else if (state == PdState::kSuccess && source.sent_all) {
-      NoteTimes(room);
+      times_.push_back(stats_.NoteTransfer(sender_.times(room)));
       events->push_back(
           {.kind = HandoffEvent::Kind::kSent, .id = sequence.id, .first = source.first});
     } else if (!source.asked && state != PdState::kBootstrapping) {
@@ -155,18 +155,6 @@ bool PdSend::Step(std::vector<HandoffEvent>* events) {
   });
   for (const RequestId id : asked) queues_.Unpark(id, &queues_.waiting);
   return changed || !asked.empty() || !events->empty();
-}
-
-void PdSend::NoteTimes(uint64_t room) {
-  const PdRoomTimes times = sender_.times(room);
-  ++stats_.transfers;
-  stats_.transferred_bytes += times.bytes;
-  times_.push_back({.bootstrap_us = times.bootstrapped_us - times.opened_us,
-                    .transfer_us = times.ended_us - times.first_page_us,
-                    .bytes = times.bytes});
-  const auto us = static_cast<double>(std::max<int64_t>(times_.back().transfer_us, 1));
-  stats_.latency_ms = us / 1e3;
-  stats_.speed_gb_s = static_cast<double>(times.bytes) / us / 1e3;
 }
 
 HandoffStats PdSend::Stats() const {

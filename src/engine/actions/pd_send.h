@@ -38,7 +38,6 @@ class PdSend final : public Handoff {
  private:
   class Source;
   static Source& SourceOf(Sequence& sequence);
-  void NoteTimes(uint64_t room);
   void ForgetEndedEarly();
 
   const std::unique_ptr<PdTransport> transport_;
