@@ -302,6 +302,8 @@ TEST(HandOff, ACutInAFrameEndsItsRoomsAtOnce) {
       EXPECT_EQ(w.receiver->state(1), PdState::kFailed);
       EXPECT_EQ(w.receiver->error(1).code(), StatusCode::kUnavailable);
       EXPECT_NE(w.receiver->error(1).message().find("cut"), std::string::npos);
+      // Also when the REQUEST was lost with the connection: prefill would wait to be asked.
+      EXPECT_EQ(w.sender->state(1), PdState::kFailed);
       ExpectServed(w, 3);
     }
   }

@@ -259,6 +259,7 @@ void PdReceiver::OnPeerClosed(const std::shared_ptr<Peer>& peer, const Status& w
          why.WithContext((peer->open ? "lost the prefill worker " : "no connection to ") +
                          peer->link->peer_name()),
          false, PdCode::kShutdown);
+    if (peer->open) lost_.push_back(id);
   }
   peer->link->Close();
 }
@@ -397,6 +398,11 @@ bool PdReceiver::Step(int64_t max_pages) {
   for (const auto& [key, peer] : peers_) changed = PollPeer(peer, &max_pages) || changed;
   changed = EndLate() || changed;
   std::erase_if(peers_, [](const auto& entry) { return entry.second->closed; });
+  // A REQUEST that went down with its link may never have arrived, and prefill would wait for it.
+  for (const uint64_t id : std::exchange(lost_, {})) {
+    const Room& room = rooms_.at(id);
+    declined_.push_back({PeerFor(room.open.host, room.open.port), id, room.error});
+  }
   return changed;
 }
 

@@ -162,6 +162,7 @@ class PdReceiver {
   std::map<std::string, std::shared_ptr<Peer>> peers_;  // by "host port"
   std::map<uint64_t, Room> rooms_;
   std::vector<Declined> declined_;  // until their link is open
+  std::vector<uint64_t> lost_;      // rooms that this Step's closed links took with them
   std::set<uint64_t> used_;
   std::deque<uint64_t> used_order_;
   uint32_t generations_ = 0;

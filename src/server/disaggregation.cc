@@ -84,7 +84,11 @@ class Notice final : public RefusalNotice {
     if (status < 400) return;
     std::string why = "the request was refused";
     if (const Result<Json> json = ParseJson(body); json.ok()) {
-      if (Result<std::string> message = JsonString(*json, "message", why, ""); message.ok()) {
+      // SGLang's shape has the message on top, OpenAI's inside of "error" (server/errors.h).
+      const Json* error = JsonMember(*json, "error");
+      Result<std::string> message =
+          JsonString(error != nullptr ? *error : *json, "message", why, "");
+      if (message.ok()) {
         why = *std::move(message);
       }
     }

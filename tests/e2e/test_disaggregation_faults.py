@@ -256,6 +256,16 @@ class Proxy:
             except OSError:
                 pass
 
+    def cut_all(self):
+        for pair in self.pairs:
+            for sock in pair:
+                try:
+                    sock.shutdown(socket.SHUT_RDWR)  # close() alone waits for the pump that reads
+                except OSError:
+                    pass
+                sock.close()
+        self.pairs.clear()
+
     def close(self):
         self.listener.close()
 
@@ -281,10 +291,7 @@ def test_a_cut_or_changed_frame(fault, make_pair, want):
             failed += 1
         legs.wait("prefill")
         proxy.cut_after = proxy.flip_at = None
-        for sockets in proxy.pairs:  # the next one gets a new connection
-            for sock in sockets:
-                sock.close()
-        proxy.pairs.clear()
+        proxy.cut_all()  # the next one gets a new connection
         pair.wait_idle()
     assert failed >= 4
     eventually_served(pair, want)

@@ -1,5 +1,6 @@
 """Regular workers behind the real routers: registration, policies, affinity, loads, errors, aborts."""
 import json
+import threading
 import time
 
 import httpx
@@ -150,22 +151,35 @@ def test_smg_avoids_a_loaded_worker(workers):
     """smg polls /v1/loads; a worker over its limit of token usage gets no more requests."""
     router = routed("smg", workers, "--policy", "round_robin", "--load-monitor-interval", "1",
                     "--worker-overload-token-usage", "0.0001")
-    streams = []
-    try:
-        client = httpx.Client(timeout=60)
-        stream = client.send(client.build_request("POST", workers[0].url + "/generate", json=LONG),
-                             stream=True)
-        streams.append(stream)
-        time.sleep(2.5)  # two polls
+    client, over = httpx.Client(timeout=60), threading.Event()
+
+    def keep_busy():
+        while not over.is_set():
+            with client.stream("POST", workers[0].url + "/generate", json=LONG) as reply:
+                for _ in reply.iter_lines():
+                    if over.is_set():
+                        break
+
+    def served_by(requests):
         before = [finished(worker) for worker in workers]
-        for i in range(6):
+        for i in range(requests):
             reply = router.post("/generate", {"text": f"b{i}", "sampling_params": GREEDY})
             assert reply.is_success, reply.text
-        after = [finished(worker) for worker in workers]
-        assert [b - a for a, b in zip(before, after)] == [0, 6]
+        return [finished(worker) - b for worker, b in zip(workers, before)]
+
+    busy = [threading.Thread(target=keep_busy, daemon=True) for _ in range(2)]  # never both between two
+    for thread in busy:
+        thread.start()
+    try:
+        deadline = time.monotonic() + 20  # until smg has seen the load
+        while served_by(2)[1] < 2:
+            assert time.monotonic() < deadline
+        assert served_by(6)[1] == 6
     finally:
-        for stream in streams:
-            stream.close()
+        over.set()
+        for thread in busy:
+            thread.join()
+        client.close()
         router.kill()
 
 
