@@ -127,20 +127,24 @@ void RunAttention(const IsaTable& table, ThreadPool& pool, const AttentionCall& 
   if (few && units * states_floats <= kMaxSplitFloats) {
     float* workspaces = Grow(scratch.workspaces, pool.threads() * workspace_floats);
     float* unit_states = Grow(scratch.unit_states, units * states_floats);
-    // Groups of one chunk are neighbours: together they read whole rows.
     const auto states_of = [&](const AttentionRows& block, int64_t chunk, int64_t group) {
       return unit_states + (block.first_unit + chunk * groups + group) * states_floats;
     };
-    ForTasks(pool, units, products < kProductsAlone, [&](int64_t unit, int worker) {
+    // All groups of a chunk are one task where chunks suffice: together they read whole rows.
+    const int64_t task_units = units >= kTasksPerThread * pool.threads() * groups ? groups : 1;
+    const auto run_task = [&](int64_t task, int worker) {
+      const int64_t first = task * task_units;
       const AttentionRows& block =
-          *(std::upper_bound(blocks.begin(), blocks.end(), unit,
+          *(std::upper_bound(blocks.begin(), blocks.end(), first,
                              [](int64_t u, const AttentionRows& b) { return u < b.first_unit; }) -
             1);
-      const int64_t chunk = (unit - block.first_unit) / groups;
-      const int64_t group = (unit - block.first_unit) % groups;
-      kernels.Chunk(block, group, chunk, workspaces + worker * workspace_floats,
-                    states_of(block, chunk, group));
-    });
+      for (int64_t unit = first - block.first_unit, i = 0; i < task_units; ++unit, ++i) {
+        const int64_t chunk = unit / groups, group = unit % groups;
+        kernels.Chunk(block, group, chunk, workspaces + worker * workspace_floats,
+                      states_of(block, chunk, group));
+      }
+    };
+    ForTasks(pool, units / task_units, products < kProductsAlone, run_task);
     const bool little = units * states_floats < kMergedFloatsAlone;
     ForTasks(pool, count * groups, little, [&](int64_t i, int) {
       const AttentionRows& block = blocks[static_cast<size_t>(i / groups)];

@@ -273,11 +273,13 @@ void AttentionDotsOf(const Eights& format, const AttentionArgs& args, const Atte
   RowRef row[kAttentionChunk];
 
   RowRefs(KeySource(args, block, format.Offset(key_dim)), begin, count, row);
+  if (ReadsWholeRows(args, block)) ReadWholeRows(row, count, args.k_row_bytes);
   ScoreRows(format, row, count,
             QueryBlock{q + block.first_head * key_dim, block.heads, key_dim, args.heads * key_dim},
             queries, args.scale, expanded, scores);
 
   RowRefs(ValueSource(args, block, format.Offset(value_dim)), begin, count, row);
+  if (ReadsWholeRows(args, block)) ReadWholeRows(row, count, args.v_row_bytes);
   Prefetch(row, 0, MinOf(kDotRowsAhead, count), 0, format.Offset(value_dim));
   for (int64_t i = 0; i < queries; ++i) {
     float* state = states + i * stride;

@@ -250,6 +250,7 @@ void AttentionChunkBf16(const Loads& format, const AttentionArgs& args, const At
     ToBf16(query[i], key_dim, rounded + i * q_stride);
   }
   RowRefs(KeySource(args, block, format.Offset(key_dim)), begin, count, row);
+  if (ReadsWholeRows(args, block)) ReadWholeRows(row, count, args.k_row_bytes);
   for (int64_t tile = 0; tile < count; tile += kKeyTile) {
     Prefetch(row, MinOf(tile + kKeyTile, count), MinOf(tile + 2 * kKeyTile, count), 0,
              format.Offset(key_dim));
@@ -275,6 +276,7 @@ void AttentionChunkBf16(const Loads& format, const AttentionArgs& args, const At
   }
 
   RowRefs(ValueSource(args, block, format.Offset(value_dim)), begin, count, row);
+  if (ReadsWholeRows(args, block)) ReadWholeRows(row, count, args.v_row_bytes);
   if (args.format != KvFormat::kBf16 && queries > kPairQueries) {
     ExpandToBf16(format, row, count, value_dim, expanded, row);
     AddChunkValues(Bf16Loads(RowShape()), row, queries, value_dim, weights, limit, states);
