@@ -57,7 +57,8 @@ void TransposeKeys(const Rows& format, const RowRef* rows, int64_t count, int64_
 
 // Whether a call is the first of several that take parts of the same rows, and waits for memory
 // more than it computes.
-[[maybe_unused]] inline bool ReadsWholeRows(const AttentionArgs& args, const AttentionBlock& block) {
+[[maybe_unused]] inline bool ReadsWholeRows(const AttentionArgs& args,
+                                            const AttentionBlock& block) {
   return args.kv_heads > 1 && block.kv_head == 0 && block.rows * block.heads <= 8;
 }
 

@@ -15,7 +15,6 @@ namespace {
 // Activations of 8 columns lie in the order in which one 32-bit word of a panel, cut into its low
 // and its high nibbles, meets them: kQuadOrder of vec.h's StoreQuads.
 constexpr int64_t kActivationGroup = 32;
-
 // IsaTable::quantize_row.
 [[maybe_unused]] void QuantizeRow(const float* x, int64_t k, int8_t* out, float* scales,
                                   float* sums, int32_t* offsets) {
@@ -56,6 +55,9 @@ struct Int8Tile {
         for (int r = 0; r < kRows; ++r) {
           const int32_t offset = Scales::kZero == 8 ? x_offsets[r * groups + group] : 0;
           for (int n = 0; n < kPanels; ++n) part[n][r] = BeginQuads(offset);
+        }
+        if constexpr (kPanels <= 2) {
+          for (int n = 0; n < kPanels; ++n) PrefetchQuants<256>(panels[n].quants + group * 256);
         }
         const int8_t* columns = x + group * kActivationGroup;
         for (int block = 0; block < 4; ++block, columns += 8) {

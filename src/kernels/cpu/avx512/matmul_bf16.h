@@ -34,7 +34,8 @@ inline __m512i Bf16Table(int first, int mask) {
 
 // One struct per format: how a group's weights become BF16 pairs, and its scales.
 //   GroupPairs: pairs of the group that begins at a column; kPairs: pairs that one Expand gives;
-//   HasMinimum: whether there is an m_g. Groups with one are multiples of 32 columns.
+//   kColumnBytes: quants of a column; HasMinimum: whether there is an m_g. Groups with one are
+//   multiples of 32 columns.
 
 template <int kColumns>
 struct FixedGroup {
@@ -44,7 +45,7 @@ struct FixedGroup {
 // The 4-bit formats: q - Scales::kZero from a table.
 template <typename Scales>
 struct NibbleWeights : Scales {
-  static constexpr int kPairs = 4;
+  static constexpr int kPairs = 4, kColumnBytes = 8;
   NibbleWeights() = default;
   explicit NibbleWeights(int format) : Scales(format) {}
   int64_t GroupPairs(int64_t /*column*/, int64_t /*k*/) const { return this->GroupColumns() / 2; }
@@ -60,7 +61,7 @@ struct NibbleWeights : Scales {
 };
 
 struct Q8_0Weights : FixedGroup<32> {
-  static constexpr int kPairs = 4;
+  static constexpr int kPairs = 4, kColumnBytes = 16;
   static constexpr bool HasMinimum() { return false; }
   void Expand(const Panel& panel, int64_t column, __m512bh pairs[kPairs]) const {
     const std::byte* quants = panel.quants + column * 16;
@@ -73,7 +74,7 @@ struct Q8_0Weights : FixedGroup<32> {
 };
 
 struct Q6_KWeights : FixedGroup<16> {
-  static constexpr int kPairs = 8;
+  static constexpr int kPairs = 8, kColumnBytes = 12;
   static constexpr bool HasMinimum() { return false; }
   __m512i low = Bf16Table(-32, 31), high = Bf16Table(0, 31);
   // vpermt2w looks at six index bits.
@@ -119,7 +120,7 @@ constexpr E4m3Tables MakeE4m3Tables() {
 constexpr E4m3Tables kE4m3Tables = MakeE4m3Tables();
 
 struct Fp8Weights {
-  static constexpr int kPairs = 2;
+  static constexpr int kPairs = 2, kColumnBytes = 16;
   static constexpr bool HasMinimum() { return false; }
   // The last group may be short; x is zero up to its last four columns.
   static int64_t GroupPairs(int64_t column, int64_t k) {
@@ -170,7 +171,13 @@ struct GroupedTile {
         const int64_t first = column, group_pairs = weights->GroupPairs(column, k);
         for (int64_t i = 0; i < group_pairs; i += Weights::kPairs) {
           __m512bh pairs[kPanels][Weights::kPairs];
-          for (int n = 0; n < kPanels; ++n) weights->Expand(panels[n], column, pairs[n]);
+          for (int n = 0; n < kPanels; ++n) {
+            if constexpr (kPanels <= 2) {
+              PrefetchQuants<2 * Weights::kPairs * Weights::kColumnBytes>(
+                  panels[n].quants + column * Weights::kColumnBytes);
+            }
+            weights->Expand(panels[n], column, pairs[n]);
+          }
           for (int pair = 0; pair < Weights::kPairs; ++pair, column += 2) {
             for (int r = 0; r < kRows; ++r) {
               for (int n = 0; n < kPanels; ++n) {
@@ -254,8 +261,10 @@ struct Bf16Tile {
       }
       for (int64_t column = 0; column < k; column += 2) {
         __m512bh pair[kPanels];
-        for (int n = 0; n < kPanels; ++n)
+        for (int n = 0; n < kPanels; ++n) {
+          PrefetchQuants<64>(panels + n * panel_stride + column * 32);
           pair[n] = LoadPair(panels + n * panel_stride + column * 32);
+        }
         for (int r = 0; r < kRows; ++r) {
           for (int n = 0; n < kPanels; ++n) {
             sum[n][r] = Dot(sum[n][r], pair[n], x + r * x_stride + column);
