@@ -29,11 +29,24 @@ class Kernels {
   int64_t StatesFloats(int64_t rows) const {
     return rows * call_.group * AttentionStateFloats(call_.args.value_dim);
   }
-  void Chunk(const AttentionRows& block, int64_t group, int64_t chunk, float* workspace,
-             float* states) const {
-    table_.attention_chunk(ArgsOf(block), BlockOf(block, group),
-                           call_.q + FirstRow(block) * call_.args.heads * call_.args.key_dim, chunk,
-                           workspace, states);
+  int64_t WorkspaceFloats(int64_t most_rows) const {
+    const int64_t queries = std::max(most_rows * call_.group, AllAtOnce() ? call_.args.heads : 0);
+    return AttentionWorkspaceFloats(queries, call_.args.key_dim);
+  }
+  // Groups [first, first + count); states: of one group after another's.
+  void Chunk(const AttentionRows& block, int64_t first, int64_t count, int64_t chunk,
+             float* workspace, float* states) const {
+    const AttentionArgs args = ArgsOf(block);
+    const float* q = call_.q + FirstRow(block) * call_.args.heads * call_.args.key_dim;
+    if (block.rows == 1 && count == groups() && AllAtOnce()) {
+      AttentionBlock all = BlockOf(block, 0);
+      all.heads = call_.args.heads;
+      return table_.attention_row(args, all, q, chunk, workspace, states);
+    }
+    for (int64_t i = 0; i < count; ++i) {
+      table_.attention_chunk(args, BlockOf(block, first + i), q, chunk, workspace,
+                             states + i * StatesFloats(block.rows));
+    }
   }
   void Merge(const AttentionRows& block, int64_t group, const float* next, float* states) const {
     const AttentionBlock b = BlockOf(block, group);
@@ -45,6 +58,12 @@ class Kernels {
   }
 
  private:
+  // Whether one kernel call can take all KV heads of a row.
+  bool AllAtOnce() const {
+    return table_.attention_row != nullptr && call_.args.bf16_products &&
+           call_.args.format != KvFormat::kF32 && call_.kv_heads > 1 &&
+           call_.args.heads <= kQueriesPerBlock;
+  }
   static int64_t FirstRow(const AttentionRows& block) { return block.run->first_row + block.first; }
   AttentionBlock BlockOf(const AttentionRows& block, int64_t group) const {
     const int64_t first_head = group * call_.group;
@@ -120,15 +139,15 @@ void RunAttention(const IsaTable& table, ThreadPool& pool, const AttentionCall& 
   }
   products *= call.args.key_dim + call.args.value_dim;
   const int64_t states_floats = kernels.StatesFloats(most_rows);
-  const int64_t workspace_floats =
-      AttentionWorkspaceFloats(most_rows * call.group, call.args.key_dim);
+  const int64_t workspace_floats = kernels.WorkspaceFloats(most_rows);
 
   const bool few = pool.threads() > 1 && count < kTasksPerThread * pool.threads();
   if (few && units * states_floats <= kMaxSplitFloats) {
     float* workspaces = Grow(scratch.workspaces, pool.threads() * workspace_floats);
     float* unit_states = Grow(scratch.unit_states, units * states_floats);
     const auto states_of = [&](const AttentionRows& block, int64_t chunk, int64_t group) {
-      return unit_states + (block.first_unit + chunk * groups + group) * states_floats;
+      return unit_states + block.first_unit * states_floats +
+             (chunk * groups + group) * kernels.StatesFloats(block.rows);
     };
     // All groups of a chunk are one task where chunks suffice: together they read whole rows.
     const int64_t task_units = units >= kTasksPerThread * pool.threads() * groups ? groups : 1;
@@ -138,11 +157,10 @@ void RunAttention(const IsaTable& table, ThreadPool& pool, const AttentionCall& 
           *(std::upper_bound(blocks.begin(), blocks.end(), first,
                              [](int64_t u, const AttentionRows& b) { return u < b.first_unit; }) -
             1);
-      for (int64_t unit = first - block.first_unit, i = 0; i < task_units; ++unit, ++i) {
-        const int64_t chunk = unit / groups, group = unit % groups;
-        kernels.Chunk(block, group, chunk, workspaces + worker * workspace_floats,
-                      states_of(block, chunk, group));
-      }
+      const int64_t chunk = (first - block.first_unit) / groups;
+      const int64_t group = (first - block.first_unit) % groups;
+      kernels.Chunk(block, group, task_units, chunk, workspaces + worker * workspace_floats,
+                    states_of(block, chunk, group));
     };
     ForTasks(pool, units / task_units, products < kProductsAlone, run_task);
     const bool little = units * states_floats < kMergedFloatsAlone;
@@ -160,23 +178,24 @@ void RunAttention(const IsaTable& table, ThreadPool& pool, const AttentionCall& 
 
   // Whole blocks, chunk by chunk; one group a task where blocks are few.
   const int64_t task_groups = few ? 1 : groups;
-  const int64_t worker_floats = workspace_floats + (task_groups + 1) * states_floats;
+  const int64_t worker_floats = workspace_floats + 2 * task_groups * states_floats;
   float* workspaces = Grow(scratch.workspaces, pool.threads() * worker_floats);
   pool.ParallelFor(count * (groups / task_groups), [&](int64_t task, int worker) {
     const AttentionRows& block = blocks[static_cast<size_t>(task * task_groups / groups)];
     const int64_t first_group = task * task_groups % groups;
+    const int64_t group_floats = kernels.StatesFloats(block.rows);
     float* workspace = workspaces + worker * worker_floats;
-    float* next = workspace + workspace_floats;
-    float* totals = next + states_floats;
+    float* totals = workspace + workspace_floats;
+    float* next = totals + task_groups * states_floats;
     for (int64_t chunk = 0; chunk < block.chunks; ++chunk) {
-      for (int64_t i = 0; i < task_groups; ++i) {
-        float* total = totals + i * states_floats;
-        kernels.Chunk(block, first_group + i, chunk, workspace, chunk == 0 ? total : next);
-        if (chunk > 0) kernels.Merge(block, first_group + i, next, total);
+      float* states = chunk == 0 ? totals : next;
+      kernels.Chunk(block, first_group, task_groups, chunk, workspace, states);
+      for (int64_t i = 0; chunk > 0 && i < task_groups; ++i) {
+        kernels.Merge(block, first_group + i, next + i * group_floats, totals + i * group_floats);
       }
     }
     for (int64_t i = 0; i < task_groups; ++i) {
-      kernels.Finish(block, first_group + i, totals + i * states_floats);
+      kernels.Finish(block, first_group + i, totals + i * group_floats);
     }
   });
 }

@@ -136,6 +136,11 @@ struct IsaTable {
   // q: the block's first row of [rows, args.heads, key_dim].
   void (*attention_chunk)(const AttentionArgs& args, const AttentionBlock& block, const float* q,
                           int64_t chunk, float* workspace, float* states);
+  // attention_chunk of a block of one row and all heads of several KV heads, the states of one head
+  // after another's; the same bits. BF16 and FP8 rows of positions that are not selected, and
+  // bf16_products. Null where a level has none.
+  void (*attention_row)(const AttentionArgs& args, const AttentionBlock& block, const float* q,
+                        int64_t chunk, float* workspace, float* states);
   // Folds the states of the next chunk into those of all chunks before it.
   void (*attention_merge)(int64_t queries, int64_t value_dim, const float* next, float* states);
   // out = weighted values / sum. out: the block's first row of [rows, args.heads, value_dim].

@@ -96,14 +96,44 @@ struct DsMlaLoads : DsMlaRows, E4m3Expansion {
   }
 };
 
+// What is asked for while rows are read: Step comes once for each register of a row.
+struct NothingAhead {
+  static constexpr bool kAsks = false;
+  void Step() {}
+};
+// Cache lines of other rows, in the order of addresses, into the second-level cache: it waits for
+// more of them at a time than the first.
+class LinesAhead {
+ public:
+  static constexpr bool kAsks = true;
+  LinesAhead(const RowRef* rows, int64_t count, int64_t row_bytes)
+      : row_(rows), end_(rows + count), row_bytes_(row_bytes) {}
+  void Step() {
+    if (row_ == end_) return;
+    __builtin_prefetch(row_->numbers + at_, 0, 2);
+    at_ += 64;
+    if (at_ < row_bytes_) return;
+    at_ = 0;
+    ++row_;
+  }
+  void Rest() {
+    while (row_ != end_) Step();
+  }
+
+ private:
+  const RowRef *row_, *end_;
+  int64_t row_bytes_, at_ = 0;
+};
+
 // keys[d / 2][32] of up to 32 positions, pairs of dimensions; absent numbers are zero.
-template <typename Loads>
+template <typename Loads, typename Ahead>
 void TransposeKeyPairs(const Loads& format, const RowRef* rows, int64_t count, int64_t key_dim,
-                       uint32_t* keys) {
+                       uint32_t* keys, Ahead& ahead) {
   for (int64_t d = 0; d < key_dim; d += 2 * kLanes) {
     for (int64_t half = 0; half < kKeyTile; half += kLanes) {
       Vec tile[kLanes];
       for (int64_t i = 0; i < kLanes; ++i) {
+        ahead.Step();
         tile[i].v = half + i < count
                         ? _mm512_castsi512_ps(format.Load32(rows[half + i], d, key_dim - d))
                         : _mm512_setzero_ps();
@@ -138,16 +168,46 @@ struct ScorePairs {
   }
 };
 
+// Scores of all queries, at stride kAttentionChunk, of one tile of positions.
+inline void ScoreQueryPairs(const uint32_t* keys, int64_t key_dim, int64_t queries,
+                            const uint16_t* q, int64_t q_stride, float scale, float* scores) {
+  for (int64_t i = 0; i < queries; i += kPairQueries) {
+    RunBlock<ScorePairs, kPairQueries>(queries - i, keys, key_dim, q + i * q_stride, q_stride,
+                                       scale, scores + i * kAttentionChunk);
+  }
+}
+
+// Begins the states of queries with what their scores say. The scores become softmax weights in
+// BF16, each row in its first half: weights at stride 2 * kAttentionChunk.
+template <typename Limit>
+uint16_t* WeightsOfScores(int64_t queries, int64_t value_dim, const Limit& limit, float* scores,
+                          float* states) {
+  const int64_t stride = AttentionStateFloats(value_dim), max_index = AttentionMaxIndex(value_dim);
+  auto* weights = reinterpret_cast<uint16_t*>(scores);
+  for (int64_t i = 0; i < queries; ++i) {
+    float* state = states + i * stride;
+    __builtin_memset(state, 0, sizeof(float) * static_cast<size_t>(stride));
+    state[max_index] = -__builtin_inff();
+    if (limit(i) == 0) continue;
+    float* score = scores + i * kAttentionChunk;
+    Softmax(score, limit(i), state + max_index, state + max_index + 1);
+    for (int64_t j = 0; j < limit(i); j += kLanes) {
+      StoreU16(weights + i * 2 * kAttentionChunk + j, RoundBf16(Load(score + j)));
+    }
+  }
+  return weights;
+}
+
 // states[query][d .. d + 31] += sum of weights[query][j] * value[j] for j in [begin, end).
 // n: numbers of the row from d on. `second`: whether the state has lanes d + 16 .. d + 31.
 // REQUIRES: begin is even.
-template <typename Loads>
+template <typename Loads, typename Ahead>
 struct ValuePairs {
   template <int kQueries>
   struct Queries {
     static void Run(const Loads* format, const RowRef* rows, int64_t begin, int64_t end, int64_t d,
                     int64_t n, bool second, const uint16_t* weights, float* states,
-                    int64_t state_stride) {
+                    int64_t state_stride, Ahead* ahead) {
       // Numbers of two rows side by side: of dimensions 0 .. 15, and 16 .. 31.
       alignas(64) uint16_t order[2][32];
       for (int i = 0; i < 32; ++i) {
@@ -162,8 +222,12 @@ struct ValuePairs {
             second ? _mm512_loadu_ps(states + i * state_stride + d + kLanes) : _mm512_setzero_ps();
       }
       for (int64_t j = begin; j < end; j += 2) {
-        Prefetch(rows, MinOf(j + kValuesAhead, end), MinOf(j + kValuesAhead + 2, end),
-                 format->Offset(d), format->Offset(d + 32) - format->Offset(d));
+        if constexpr (!Ahead::kAsks) {
+          Prefetch(rows, MinOf(j + kValuesAhead, end), MinOf(j + kValuesAhead + 2, end),
+                   format->Offset(d), format->Offset(d + 32) - format->Offset(d));
+        }
+        ahead->Step();
+        ahead->Step();
         const __m512i a = format->Load32(rows[j], d, n);
         const __m512i b = j + 1 < end ? format->Load32(rows[j + 1], d, n) : _mm512_setzero_si512();
         const auto low = (__m512bh)_mm512_permutex2var_epi16(a, order0, b);
@@ -182,14 +246,15 @@ struct ValuePairs {
   };
 };
 
-template <typename Loads>
+template <typename Loads, typename Ahead>
 void AddValuePairs(const Loads& format, const RowRef* rows, int64_t begin, int64_t end,
-                   int64_t value_dim, int64_t queries, const uint16_t* weights, float* states) {
+                   int64_t value_dim, int64_t queries, const uint16_t* weights, float* states,
+                   Ahead& ahead) {
   if (begin >= end) return;
   for (int64_t d = 0; d < value_dim; d += 2 * kLanes) {
-    RunBlock<ValuePairs<Loads>::template Queries, kPairQueries>(
+    RunBlock<ValuePairs<Loads, Ahead>::template Queries, kPairQueries>(
         queries, &format, rows, begin, end, d, value_dim - d, d + kLanes < value_dim, weights,
-        states, AttentionStateFloats(value_dim));
+        states, AttentionStateFloats(value_dim), &ahead);
   }
 }
 
@@ -203,11 +268,12 @@ void AddChunkValues(const Loads& format, const RowRef* row, int64_t queries, int
     // Limits ascend with the row. Where they differ, whole pairs are common.
     const bool equal = limit(i) == limit(i + block_queries - 1);
     const int64_t common = equal ? limit(i) : limit(i) / 2 * 2;
+    NothingAhead nothing;
     AddValuePairs(format, row, 0, common, value_dim, block_queries,
-                  weights + i * 2 * kAttentionChunk, states + i * stride);
+                  weights + i * 2 * kAttentionChunk, states + i * stride, nothing);
     for (int64_t j = i; j < i + block_queries; ++j) {
       AddValuePairs(format, row, common, limit(j), value_dim, 1, weights + j * 2 * kAttentionChunk,
-                    states + j * stride);
+                    states + j * stride, nothing);
     }
   }
 }
@@ -226,18 +292,25 @@ void ExpandToBf16(const Loads& format, const RowRef* row, int64_t count, int64_t
   }
 }
 
+// Queries as BF16 rows at stride AttentionMaxIndex(key_dim), of an even number of numbers.
+inline void RoundQueries(QueryBlock query, int64_t queries, int64_t key_dim, uint16_t* rounded) {
+  const int64_t stride = AttentionMaxIndex(key_dim);
+  for (int64_t i = 0; i < queries; ++i) {
+    rounded[i * stride + key_dim - 1 + key_dim % 2] = 0;
+    ToBf16(query[i], key_dim, rounded + i * stride);
+  }
+}
+
 template <typename Loads>
 void AttentionChunkBf16(const Loads& format, const AttentionArgs& args, const AttentionBlock& block,
                         const float* q, int64_t chunk, float* workspace, float* states) {
   const int64_t key_dim = args.key_dim, value_dim = args.value_dim;
-  const int64_t queries = block.rows * block.heads, stride = AttentionStateFloats(value_dim);
-  const int64_t max_index = AttentionMaxIndex(value_dim);
+  const int64_t queries = block.rows * block.heads;
   const int64_t begin = chunk * kAttentionChunk;
   const int64_t count = SeenInChunk(args, block, block.rows - 1, chunk);
-  // Tile of keys, scores (then weights, in the first half of each row), rounded queries.
+  // Tile of keys, scores, rounded queries, expanded values.
   auto* keys = reinterpret_cast<uint32_t*>(workspace);
   float* scores = workspace + AttentionMaxIndex(key_dim) * kKeyTile;
-  auto* weights = reinterpret_cast<uint16_t*>(scores);
   auto* rounded = reinterpret_cast<uint16_t*>(scores + queries * kAttentionChunk);
   const int64_t q_stride = AttentionMaxIndex(key_dim);
   auto* expanded = rounded + queries * AttentionMaxIndex(key_dim);
@@ -245,38 +318,20 @@ void AttentionChunkBf16(const Loads& format, const AttentionArgs& args, const At
 
   const QueryBlock query{q + block.first_head * key_dim, block.heads, key_dim,
                          args.heads * key_dim};
-  for (int64_t i = 0; i < queries; ++i) {
-    rounded[i * q_stride + key_dim - 1 + key_dim % 2] = 0;
-    ToBf16(query[i], key_dim, rounded + i * q_stride);
-  }
+  RoundQueries(query, queries, key_dim, rounded);
   RowRefs(KeySource(args, block, format.Offset(key_dim)), begin, count, row);
-  if (ReadsWholeRows(args, block)) ReadWholeRows(row, count, args.k_row_bytes);
   for (int64_t tile = 0; tile < count; tile += kKeyTile) {
     Prefetch(row, MinOf(tile + kKeyTile, count), MinOf(tile + 2 * kKeyTile, count), 0,
              format.Offset(key_dim));
-    TransposeKeyPairs(format, row + tile, MinOf(kKeyTile, count - tile), key_dim, keys);
-    for (int64_t i = 0; i < queries; i += kPairQueries) {
-      RunBlock<ScorePairs, kPairQueries>(queries - i, static_cast<const uint32_t*>(keys), key_dim,
-                                         static_cast<const uint16_t*>(rounded + i * q_stride),
-                                         q_stride, args.scale, scores + i * kAttentionChunk + tile);
-    }
+    NothingAhead nothing;
+    TransposeKeyPairs(format, row + tile, MinOf(kKeyTile, count - tile), key_dim, keys, nothing);
+    ScoreQueryPairs(keys, key_dim, queries, rounded, q_stride, args.scale, scores + tile);
   }
 
   const auto limit = [&](int64_t i) { return SeenInChunk(args, block, i / block.heads, chunk); };
-  for (int64_t i = 0; i < queries; ++i) {
-    float* state = states + i * stride;
-    __builtin_memset(state, 0, sizeof(float) * static_cast<size_t>(stride));
-    state[max_index] = -__builtin_inff();
-    if (limit(i) == 0) continue;
-    float* score = scores + i * kAttentionChunk;
-    Softmax(score, limit(i), state + max_index, state + max_index + 1);
-    for (int64_t j = 0; j < limit(i); j += kLanes) {
-      StoreU16(weights + i * 2 * kAttentionChunk + j, RoundBf16(Load(score + j)));
-    }
-  }
+  const uint16_t* weights = WeightsOfScores(queries, value_dim, limit, scores, states);
 
   RowRefs(ValueSource(args, block, format.Offset(value_dim)), begin, count, row);
-  if (ReadsWholeRows(args, block)) ReadWholeRows(row, count, args.v_row_bytes);
   if (args.format != KvFormat::kBf16 && queries > kPairQueries) {
     ExpandToBf16(format, row, count, value_dim, expanded, row);
     AddChunkValues(Bf16Loads(RowShape()), row, queries, value_dim, weights, limit, states);

@@ -4,6 +4,7 @@
 // Algorithms.
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/avx512/attention_bf16.h"
+#include "kernels/cpu/avx512/attention_row_bf16.h"
 #include "kernels/cpu/avx512/matmul_bf16.h"
 #include "kernels/cpu/avx512/peak.h"
 #include "kernels/cpu/elementwise.h"
@@ -26,6 +27,7 @@ void FillAvx512Table(IsaTable* table) {
             .add = AddTo,
             .expand_rows = ExpandRows,
             .attention_chunk = AttentionChunkOf512,
+            .attention_row = AttentionRow512,
             .attention_merge = AttentionMerge,
             .attention_finish = AttentionFinish,
             .index_scores = IndexScores,
