@@ -42,6 +42,7 @@ struct Expr {
   const Kind kind;
   const int line;
   int height = 1;
+  bool has_slice = false;  // it or one of its operands is one
 };
 
 using ExprPtr = std::unique_ptr<Expr>;

@@ -61,11 +61,16 @@ bool Assigns(const Expr& target, std::string_view name) {
                      [name](const ExprPtr& e) { return Assigns(*e, name); });
 }
 
-// Sets the height of `expr` from its children's, which may be null.
+// `child` may be null.
+void AddChild(Expr* expr, const Expr* child) {
+  if (child == nullptr) return;
+  expr->height = std::max(expr->height, child->height + 1);
+  expr->has_slice |= child->has_slice;
+}
+
+// `children` may be null.
 Result<ExprPtr> Finish(ExprPtr expr, std::initializer_list<const Expr*> children) {
-  for (const Expr* child : children) {
-    if (child != nullptr) expr->height = std::max(expr->height, child->height + 1);
-  }
+  for (const Expr* child : children) AddChild(expr.get(), child);
   if (expr->height > kMaxHeight) {
     return ErrorAt(expr->line, fmt::format("an expression of more than {} levels", kMaxHeight));
   }
@@ -73,10 +78,8 @@ Result<ExprPtr> Finish(ExprPtr expr, std::initializer_list<const Expr*> children
 }
 
 // The same for the arguments of a call.
-void RaiseHeight(Expr* expr, const CallArgs& args) {
-  const auto raise = [expr](const Expr* child) {
-    if (child != nullptr) expr->height = std::max(expr->height, child->height + 1);
-  };
+void AddChildren(Expr* expr, const CallArgs& args) {
+  const auto raise = [expr](const Expr* child) { AddChild(expr, child); };
   for (const ExprPtr& arg : args.positional) raise(arg.get());
   for (const auto& [name, arg] : args.keyword) raise(arg.get());
   raise(args.star.get());
@@ -151,7 +154,7 @@ Result<ExprPtr> ExpressionParser::MakeSequence(Expr::Kind kind, int line,
                                                std::vector<ExprPtr> items) {
   auto sequence = std::make_unique<SequenceExpr>(kind, line, std::move(items));
   for (const ExprPtr& item : sequence->items) {
-    sequence->height = std::max(sequence->height, item->height + 1);
+    AddChild(sequence.get(), item.get());
   }
   return Finish(std::move(sequence), {});
 }
@@ -232,12 +235,12 @@ Result<ExprPtr> ExpressionParser::ParseBinary(int min_power) {
 
 Result<ExprPtr> ExpressionParser::ParseComparison(int line, ExprPtr first) {
   auto compare = std::make_unique<CompareExpr>(line, std::move(first));
-  compare->height = compare->first->height + 1;
+  AddChild(compare.get(), compare->first.get());
   while (const auto op = PeekCompare()) {
     if (*op == CompareOp::kNotIn) Next();
     Next();
     TERN_ASSIGN_OR_RETURN(ExprPtr right, ParseBinary(kAddPower));
-    compare->height = std::max(compare->height, right->height + 1);
+    AddChild(compare.get(), right.get());
     compare->rest.emplace_back(*op, std::move(right));
   }
   return Finish(std::move(compare), {});
@@ -336,7 +339,8 @@ Result<ExprPtr> ExpressionParser::ParseDict() {
     TERN_ASSIGN_OR_RETURN(ExprPtr key, ParseExpression());
     TERN_RETURN_IF_ERROR(ExpectOp(":"));
     TERN_ASSIGN_OR_RETURN(ExprPtr value, ParseExpression());
-    dict->height = std::max({dict->height, key->height + 1, value->height + 1});
+    AddChild(dict.get(), key.get());
+    AddChild(dict.get(), value.get());
     dict->items.emplace_back(std::move(key), std::move(value));
   }
   TERN_RETURN_IF_ERROR(ExpectOp("}"));
@@ -406,6 +410,7 @@ Result<ExprPtr> ExpressionParser::ParseSubscriptKey() {
   if (SkipOp(":") && !absent()) {
     TERN_ASSIGN_OR_RETURN(slice->step, ParseExpression());
   }
+  slice->has_slice = true;
   const SliceExpr& s = *slice;
   return Finish(std::move(slice), {s.begin.get(), s.end.get(), s.step.get()});
 }
@@ -444,7 +449,7 @@ Result<ExprPtr> ExpressionParser::ParseCall(ExprPtr callee) {
   const Expr* child = callee.get();
   auto call = std::make_unique<CallExpr>(Peek().line, std::move(callee));
   TERN_RETURN_IF_ERROR(ParseCallArgs(&call->args));
-  RaiseHeight(call.get(), call->args);
+  AddChildren(call.get(), call->args);
   return Finish(std::move(call), {child});
 }
 
@@ -485,7 +490,7 @@ Result<ExprPtr> ExpressionParser::ParseFilters(ExprPtr input, bool first_bar_abs
     auto filter =
         std::make_unique<FilterExpr>(Expr::Kind::kFilter, line, std::move(input), std::move(name));
     if (IsOp("(")) TERN_RETURN_IF_ERROR(ParseCallArgs(&filter->args));
-    RaiseHeight(filter.get(), filter->args);
+    AddChildren(filter.get(), filter->args);
     TERN_ASSIGN_OR_RETURN(input, Finish(std::move(filter), {child}));
   }
   return input;
@@ -509,7 +514,7 @@ Result<ExprPtr> ExpressionParser::ParseTest(ExprPtr input) {
     TERN_ASSIGN_OR_RETURN(arg, ParsePostfix(std::move(arg)));
     test->args.positional.push_back(std::move(arg));
   }
-  RaiseHeight(test.get(), test->args);
+  AddChildren(test.get(), test->args);
   TERN_ASSIGN_OR_RETURN(ExprPtr expr, Finish(std::move(test), {child}));
   return negated ? MakeUnary(line, UnaryExpr::Op::kNot, std::move(expr)) : std::move(expr);
 }

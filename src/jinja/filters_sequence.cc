@@ -270,23 +270,38 @@ Result<Value> Map(Interpreter& in, const Value& self, const BoundArgs& args) {
   });
 }
 
+// The items of a value. What can't be iterated fails when it is read, as in a Python generator.
+class LateCursor final : public Cursor {
+ public:
+  LateCursor(Budget& budget, Value source) : budget_(budget), source_(std::move(source)) {}
+  Result<bool> Next(Value* out) override {
+    if (!cursor_) {
+      TERN_ASSIGN_OR_RETURN(cursor_, Iterate(budget_, source_));
+    }
+    return cursor_->Next(out);
+  }
+
+ private:
+  Budget& budget_;
+  const Value source_;
+  std::unique_ptr<Cursor> cursor_;
+};
+
 Result<Value> Unique(Interpreter& in, const Value& self, const BoundArgs& args) {
   const KeyGetter getter{{AttributePath(args.Or(1, Value::None()))}, args.Truth(0, false), {}};
   const auto seen = std::make_shared<Dict>();
-  TERN_ASSIGN_OR_RETURN(std::unique_ptr<Cursor> cursor, Iterate(in.budget(), self));
-  return MakeGenerator(
-      self,
-      [&in, getter, seen, cursor = std::shared_ptr(std::move(cursor))](Value* out) -> Result<bool> {
-        while (true) {
-          TERN_ASSIGN_OR_RETURN(const bool more, cursor->Next(out));
-          if (!more) return false;
-          TERN_ASSIGN_OR_RETURN(const Value key, getter(in, *out));
-          TERN_RETURN_IF_ERROR(Dict::CheckKey(key));
-          if (seen->Find(key) != nullptr) continue;
-          seen->Set(key, Value::None());
-          return true;
-        }
-      });
+  const auto cursor = std::make_shared<LateCursor>(in.budget(), self);
+  return MakeGenerator(self, [&in, getter, seen, cursor](Value* out) -> Result<bool> {
+    while (true) {
+      TERN_ASSIGN_OR_RETURN(const bool more, cursor->Next(out));
+      if (!more) return false;
+      TERN_ASSIGN_OR_RETURN(const Value key, getter(in, *out));
+      TERN_RETURN_IF_ERROR(Dict::CheckKey(key));
+      if (seen->Find(key) != nullptr) continue;
+      seen->Set(key, Value::None());
+      return true;
+    }
+  });
 }
 
 Result<Value> Items(Interpreter& in, const Value& self, const BoundArgs&) {
@@ -302,35 +317,37 @@ Result<Value> Items(Interpreter& in, const Value& self, const BoundArgs&) {
 }
 
 Result<Value> Batch(Interpreter& in, const Value& self, const BoundArgs& args) {
-  TERN_ASSIGN_OR_RETURN(const int64_t count, args.Int(0, 0));
-  const Value fill = args.Or(1, Value::None());
-  TERN_ASSIGN_OR_RETURN(std::unique_ptr<Cursor> cursor, Iterate(in.budget(), self));
   struct State {
-    std::unique_ptr<Cursor> cursor;
+    LateCursor cursor;
     std::vector<Value> row;
     bool done = false;
   };
-  const auto state = std::make_shared<State>();
-  state->cursor = std::move(cursor);
-  return MakeGenerator(self, [&in, count, fill, state](Value* out) -> Result<bool> {
+  const auto state = std::make_shared<State>(State{LateCursor(in.budget(), self), {}, false});
+  return MakeGenerator(self, [&in, args, state](Value* out) -> Result<bool> {
+    const auto size = [&] { return static_cast<int64_t>(state->row.size()); };
     while (!state->done) {
       Value item;
-      TERN_ASSIGN_OR_RETURN(const bool more, state->cursor->Next(&item));
+      TERN_ASSIGN_OR_RETURN(const bool more, state->cursor.Next(&item));
       if (!more) {
         state->done = true;
         break;
       }
-      if (static_cast<int64_t>(state->row.size()) == count) {
+      // A count that is no number is never reached.
+      TERN_ASSIGN_OR_RETURN(const bool full, Equal(in.budget(), Value::Int(size()), *args.Get(0)));
+      if (full) {
         *out = Value::MakeList(std::exchange(state->row, {std::move(item)}));
         return true;
       }
       state->row.push_back(std::move(item));
     }
     if (state->row.empty()) return false;
-    const int64_t missing = count - static_cast<int64_t>(state->row.size());
-    if (!fill.is_none() && missing > 0) {
-      TERN_RETURN_IF_ERROR(in.budget().Step(missing));
-      state->row.insert(state->row.end(), static_cast<size_t>(missing), fill);
+    if (const Value fill = args.Or(1, Value::None()); !fill.is_none()) {
+      TERN_ASSIGN_OR_RETURN(const int64_t count, args.Int(0, 0));
+      const int64_t missing = count - size();
+      if (missing > 0) {
+        TERN_RETURN_IF_ERROR(in.budget().Step(missing));
+        state->row.insert(state->row.end(), static_cast<size_t>(missing), fill);
+      }
     }
     *out = Value::MakeList(std::exchange(state->row, {}));
     return true;
@@ -338,24 +355,29 @@ Result<Value> Batch(Interpreter& in, const Value& self, const BoundArgs& args) {
 }
 
 Result<Value> SliceInto(Interpreter& in, const Value& self, const BoundArgs& args) {
-  TERN_ASSIGN_OR_RETURN(const int64_t slices, args.Int(0, 1));
-  const Value fill = args.Or(1, Value::None());
-  TERN_ASSIGN_OR_RETURN(const std::vector<Value> items, ToItems(in.budget(), self));
-  if (slices == 0) return InvalidArgument("integer division or modulo by zero");
-  const auto length = static_cast<int64_t>(items.size());
-  const auto number = std::make_shared<int64_t>(0);
-  return MakeGenerator(
-      self, [&in, items, slices, length, fill, number](Value* out) -> Result<bool> {
-        if (*number >= slices) return false;
-        TERN_RETURN_IF_ERROR(in.budget().Step());
-        const int64_t each = length / slices, extra = length % slices, i = (*number)++;
-        const int64_t begin = i * each + std::min(i, extra);
-        const int64_t end = begin + each + (i < extra ? 1 : 0);
-        std::vector<Value> row(items.begin() + begin, items.begin() + end);
-        if (!fill.is_none() && i >= extra) row.push_back(fill);
-        *out = Value::MakeList(std::move(row));
-        return true;
-      });
+  struct State {
+    std::optional<std::vector<Value>> items;  // read with the first slice
+    int64_t number = 0;
+  };
+  const auto state = std::make_shared<State>();
+  return MakeGenerator(self, [&in, self, args, state](Value* out) -> Result<bool> {
+    if (!state->items) {
+      TERN_ASSIGN_OR_RETURN(state->items, ToItems(in.budget(), self));
+    }
+    TERN_ASSIGN_OR_RETURN(const int64_t slices, args.Int(0, 1));
+    if (slices == 0) return InvalidArgument("integer division or modulo by zero");
+    if (state->number >= slices) return false;
+    TERN_RETURN_IF_ERROR(in.budget().Step());
+    const auto length = static_cast<int64_t>(state->items->size());
+    const int64_t each = length / slices, extra = length % slices, i = state->number++;
+    const int64_t begin = i * each + std::min(i, extra);
+    const int64_t end = begin + each + (i < extra ? 1 : 0);
+    std::vector<Value> row(state->items->begin() + begin, state->items->begin() + end);
+    const Value fill = args.Or(1, Value::None());
+    if (!fill.is_none() && i >= extra) row.push_back(fill);
+    *out = Value::MakeList(std::move(row));
+    return true;
+  });
 }
 
 Result<Value> First(Interpreter& in, const Value& self, const BoundArgs&) {

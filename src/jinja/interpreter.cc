@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 
 #include "jinja/builtins.h"
 #include "jinja/lexer.h"
@@ -10,6 +11,29 @@
 #include "jinja/operators.h"
 
 namespace tern::jinja {
+
+namespace {
+
+Status NotConstant() { return InvalidArgument("not a constant expression"); }
+
+// jinja2's has_safe_repr: what it writes into the code that it makes of a template.
+bool IsLiteral(const Value& v) {
+  if (v.is_sequence()) return std::all_of(v.items().begin(), v.items().end(), IsLiteral);
+  if (v.is_dict()) {
+    const auto& entries = v.dict().entries();
+    return std::all_of(entries.begin(), entries.end(),
+                       [](const Dict::Entry& e) { return IsLiteral(e.key) && IsLiteral(e.value); });
+  }
+  return v.is_none() || v.is_number() || v.is_string() || v.as<RangeObject>() != nullptr;
+}
+
+// Filters that jinja2 gives its context: they run when the template does.
+bool NeedsContext(std::string_view filter) {
+  return filter == "map" || filter == "select" || filter == "reject" || filter == "selectattr" ||
+         filter == "rejectattr";
+}
+
+}  // namespace
 
 // Counts nested evaluation. A frame of Eval or Run takes up to a few kB in an unoptimised build.
 class Interpreter::Nest {
@@ -49,6 +73,7 @@ Interpreter::~Interpreter() {
   // Breaks the cycles that namespaces and closures can form.
   for (const auto& attributes : namespaces_) attributes->Clear();
   for (const ScopePtr& scope : scopes_) scope->names.clear();
+  for (const auto& loop : loops_) loop->set_last_changed(std::nullopt);
 }
 
 Result<std::string> Interpreter::Render(const Body& body) {
@@ -81,7 +106,15 @@ Result<Interpreter::Flow> Interpreter::RunOne(const Stmt& stmt, const ScopePtr& 
       TERN_RETURN_IF_ERROR(Write(static_cast<const DataStmt&>(stmt).text));
       break;
     case Stmt::Kind::kOutput: {
-      TERN_ASSIGN_OR_RETURN(const Value v, Eval(*static_cast<const OutputStmt&>(stmt).expr, scope));
+      const Expr& expr = *static_cast<const OutputStmt&>(stmt).expr;
+      // Whatever is printed may have been computed when jinja2 compiled the template.
+      std::optional<Value> folded;
+      if (expr.has_slice) folded = Fold(expr, scope);
+      if (folded) {
+        TERN_RETURN_IF_ERROR(Write(*folded));
+        break;
+      }
+      TERN_ASSIGN_OR_RETURN(const Value v, Eval(expr, scope));
       TERN_RETURN_IF_ERROR(Write(v));
       break;
     }
@@ -100,7 +133,7 @@ Result<Interpreter::Flow> Interpreter::RunOne(const Stmt& stmt, const ScopePtr& 
       break;
     case Stmt::Kind::kMacro: {
       const MacroBody& macro = static_cast<const MacroStmt&>(stmt).macro;
-      Adopt(scope);
+      TERN_RETURN_IF_ERROR(Adopt(scope));
       TERN_RETURN_IF_ERROR(budget_.Allocate(sizeof(MacroObject)));
       scope->Set(macro.name, Value::Of(std::make_shared<MacroObject>(macro, scope)));
       break;
@@ -161,24 +194,26 @@ Result<Interpreter::Flow> Interpreter::RunLoop(const ForStmt& stmt, const ScopeP
     });
     cursor = source.object().Iterate();
   }
-  if (stmt.recursive) Adopt(scope);
+  // A loop that is left early keeps its test, and that keeps the scope.
+  if (stmt.recursive || stmt.test) TERN_RETURN_IF_ERROR(Adopt(scope));
   const auto loop = std::make_shared<LoopObject>(budget_, stmt, stmt.recursive ? scope : nullptr,
                                                  source, std::move(cursor), depth);
-  bool ran = false;
+  // jinja2 notes a turn at its end: one that `continue` or `break` cut short does not count.
+  bool completed = false;
   Value item;
   while (true) {
     line_ = stmt.line;
     TERN_RETURN_IF_ERROR(budget_.Step());
     TERN_ASSIGN_OR_RETURN(const bool more, loop->Next(&item));
     if (!more) break;
-    ran = true;
     const auto turn = std::make_shared<Scope>(scope);
     turn->Set("loop", Value::Of(loop));
     TERN_RETURN_IF_ERROR(Assign(*stmt.target, item, turn));
     TERN_ASSIGN_OR_RETURN(const Flow flow, Run(stmt.body, turn));
     if (flow == Flow::kBreak) break;
+    completed |= flow == Flow::kNormal;
   }
-  if (ran || stmt.otherwise.empty()) return Flow::kNormal;
+  if (completed || stmt.otherwise.empty()) return Flow::kNormal;
   return Run(stmt.otherwise, std::make_shared<Scope>(scope));
 }
 
@@ -216,7 +251,7 @@ Status Interpreter::RunCallBlock(const CallBlockStmt& stmt, const ScopePtr& scop
   const auto& call = static_cast<const CallExpr&>(*stmt.call);
   TERN_ASSIGN_OR_RETURN(const Value callee, Eval(*call.callee, scope));
   TERN_ASSIGN_OR_RETURN(Args args, EvalArgs(call.args, scope));
-  Adopt(scope);
+  TERN_RETURN_IF_ERROR(Adopt(scope));
   TERN_RETURN_IF_ERROR(budget_.Allocate(sizeof(MacroObject)));
   args.keyword.emplace_back("caller", Value::Of(std::make_shared<MacroObject>(stmt.caller, scope)));
   line_ = stmt.line;
@@ -300,9 +335,7 @@ Status Interpreter::Assign(const Expr& target, Value value, const ScopePtr& scop
 
 Result<Value> Interpreter::Charge(Result<Value> value) {
   if (!value.ok()) return value;
-  if (value->depth() > kMaxValueDepth) {
-    return InvalidArgument(fmt::format("a value is nested deeper than {} levels", kMaxValueDepth));
-  }
+  TERN_RETURN_IF_ERROR(CheckDepth(*value));
   TERN_RETURN_IF_ERROR(budget_.Allocate(value->UnsharedBytes()));
   return value;
 }
@@ -311,11 +344,16 @@ Result<Value> Interpreter::Eval(const Expr& expr, const ScopePtr& scope) {
   const Nest nest(*this);
   TERN_RETURN_IF_ERROR(nest.Check());
   TERN_RETURN_IF_ERROR(budget_.Step());
+  if (expr.has_slice && !folding_) {
+    std::optional<Value> folded = Fold(expr, scope);
+    if (folded && IsLiteral(*folded)) return *std::move(folded);
+  }
   line_ = expr.line;
   switch (expr.kind) {
     case Expr::Kind::kConst:
       return static_cast<const ConstExpr&>(expr).value;
     case Expr::Kind::kName:
+      if (folding_) return NotConstant();
       return EvalName(static_cast<const NameExpr&>(expr).name, scope);
     case Expr::Kind::kAnd:
     case Expr::Kind::kOr: {
@@ -343,6 +381,14 @@ Result<Value> Interpreter::Eval(const Expr& expr, const ScopePtr& scope) {
   }
 }
 
+std::optional<Value> Interpreter::Fold(const Expr& expr, const ScopePtr& scope) {
+  const bool outer = std::exchange(folding_, true);
+  Result<Value> value = Eval(expr, scope);
+  folding_ = outer;
+  if (!value.ok()) return std::nullopt;
+  return std::move(value).value();
+}
+
 // The expressions that make new values.
 Result<Value> Interpreter::EvalNode(const Expr& expr, const ScopePtr& scope) {
   switch (expr.kind) {
@@ -368,6 +414,7 @@ Result<Value> Interpreter::EvalNode(const Expr& expr, const ScopePtr& scope) {
       return Arithmetic(budget_, binary.op, left, right);
     }
     case Expr::Kind::kCall: {
+      if (folding_) return NotConstant();
       const auto& call = static_cast<const CallExpr&>(expr);
       TERN_ASSIGN_OR_RETURN(const Value callee, Eval(*call.callee, scope));
       TERN_ASSIGN_OR_RETURN(Args args, EvalArgs(call.args, scope));
@@ -462,6 +509,7 @@ Result<Value> Interpreter::EvalConditional(const ConditionalExpr& expr, const Sc
   TERN_ASSIGN_OR_RETURN(const Value test, Eval(*expr.test, scope));
   if (Truth(test)) return Eval(*expr.then, scope);
   if (expr.otherwise) return Eval(*expr.otherwise, scope);
+  if (folding_) return NotConstant();
   return Value::Undef(fmt::format(
       "the inline if-expression on line {} evaluated to false and no else section was defined",
       expr.line));
@@ -483,13 +531,21 @@ Result<Value> Interpreter::EvalGetItem(const GetItemExpr& expr, const ScopePtr& 
   }
   line_ = expr.line;
   if (object.is_undefined()) return UndefinedError(object);
-  if (!object.is_string() && !object.is_sequence() && object.as<RangeObject>() == nullptr) {
+  const bool sliceable =
+      object.is_string() || object.is_sequence() || object.as<RangeObject>() != nullptr;
+  const bool indices = std::all_of(std::begin(bounds), std::end(bounds),
+                                   [](const Value& v) { return v.is_none() || v.is_integral(); });
+  if (folding_ && !(sliceable && indices)) {
     return Value::Undef(fmt::format("{} object has no element of a slice", object.type_name()));
+  }
+  if (!sliceable) {
+    return TypeError(fmt::format("'{}' object cannot be sliced", object.type_name()));
   }
   return Charge(Slice(budget_, object, bounds[0], bounds[1], bounds[2]));
 }
 
 Result<Value> Interpreter::EvalFilter(const FilterExpr& expr, const ScopePtr& scope) {
+  if (folding_ && NeedsContext(expr.name)) return NotConstant();
   TERN_ASSIGN_OR_RETURN(Value input, Eval(*expr.input, scope));
   return ApplyFilterExpr(expr, std::move(input), scope);
 }
@@ -553,8 +609,13 @@ Result<Value> Interpreter::Call(const Value& callee, Args args) {
 Result<Value> Interpreter::ApplyFilter(std::string_view name, const Value& input, Args args) {
   const Builtin* filter = FindFilter(name);
   if (filter == nullptr) return InvalidArgument(fmt::format("no filter named '{}'", name));
+  int depth = 0;  // of the arguments
+  for (const Value& v : args.positional) depth = std::max(depth, v.depth());
+  for (const auto& [key, v] : args.keyword) depth = std::max(depth, v.depth());
   TERN_ASSIGN_OR_RETURN(const BoundArgs bound, Bind(name, filter->params, std::move(args)));
-  return filter->run(*this, input, bound);
+  TERN_ASSIGN_OR_RETURN(Value result, filter->run(*this, input, bound));
+  if (auto* lazy = result.as<Generator>()) lazy->KeepsValuesOf(depth);
+  return result;
 }
 
 Result<bool> Interpreter::ApplyTest(std::string_view name, const Value& input, Args args) {

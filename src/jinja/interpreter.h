@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -55,6 +56,8 @@ class Interpreter {
   void AdoptNamespace(std::shared_ptr<Dict> attributes) {
     namespaces_.push_back(std::move(attributes));
   }
+  // So can a loop, through what it has seen in `changed`.
+  void AdoptLoop(std::shared_ptr<LoopObject> loop) { loops_.push_back(std::move(loop)); }
 
  private:
   enum class Flow { kNormal, kBreak, kContinue };
@@ -75,6 +78,9 @@ class Interpreter {
   Status Assign(const Expr& target, Value value, const ScopePtr& scope);
 
   Result<Value> Eval(const Expr& expr, const ScopePtr& scope);
+  // jinja2 computes what it can when it compiles a template. It is the same but for slices: of what
+  // can't be sliced, they are then undefined instead of an error. Null: not without names or calls.
+  std::optional<Value> Fold(const Expr& expr, const ScopePtr& scope);
   Result<Value> EvalNode(const Expr& expr, const ScopePtr& scope);
   Result<Value> EvalName(std::string_view name, const ScopePtr& scope);
   Result<std::vector<Value>> EvalItems(const std::vector<ExprPtr>& items, const ScopePtr& scope);
@@ -92,7 +98,10 @@ class Interpreter {
   Result<Value> Charge(Result<Value> value);
 
   // A scope that a macro or loop object keeps: such a scope can come to hold itself.
-  void Adopt(const ScopePtr& scope) { scopes_.push_back(scope); }
+  Status Adopt(const ScopePtr& scope) {
+    scopes_.push_back(scope);
+    return budget_.Allocate(sizeof(Scope));
+  }
 
   class Nest;
   class LineMark;
@@ -102,10 +111,12 @@ class Interpreter {
   Budget budget_;
   int depth_ = 0;
   int line_ = 1;  // of the node being evaluated
+  bool folding_ = false;
   std::string* out_ = nullptr;
   ScopePtr top_;
   std::vector<std::shared_ptr<Dict>> namespaces_;
   std::vector<ScopePtr> scopes_;
+  std::vector<std::shared_ptr<LoopObject>> loops_;
 };
 
 }  // namespace tern::jinja

@@ -47,9 +47,14 @@ Result<Value> LoopCycle(Interpreter&, const Value& self, const BoundArgs& args) 
 Result<Value> LoopChanged(Interpreter& in, const Value& self, const BoundArgs& args) {
   LoopObject& loop = *self.as<LoopObject>();
   const Value now = Value::MakeTuple(args.rest().positional);
+  TERN_RETURN_IF_ERROR(CheckDepth(now));
   if (loop.last_changed()) {
     TERN_ASSIGN_OR_RETURN(const bool same, Equal(in.budget(), *loop.last_changed(), now));
     if (same) return Value::Bool(false);
+  }
+  if (!loop.last_changed()) {
+    TERN_RETURN_IF_ERROR(in.budget().Allocate(sizeof(LoopObject)));
+    in.AdoptLoop(std::static_pointer_cast<LoopObject>(self.object_ptr()));
   }
   loop.set_last_changed(now);
   return Value::Bool(true);

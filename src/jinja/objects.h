@@ -2,8 +2,10 @@
 // Thread: the one that renders.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -64,10 +66,12 @@ class Generator final : public Object {
   std::unique_ptr<Cursor> Iterate() override;
   int depth() const override { return depth_; }
   Result<bool> Next(Value* out);
+  // The items are made with the help of values nested that deep.
+  void KeepsValuesOf(int depth) { depth_ = std::max(depth_, depth + 1); }
 
  private:
   const std::string_view type_;
-  const int depth_;
+  int depth_;
   NextFunction next_;
   bool running_ = false;
 };
@@ -134,7 +138,9 @@ class LoopObject final : public Object {
   std::optional<int64_t> Length() override;
   bool callable() const override { return true; }
   Result<Value> Call(Interpreter& interpreter, Args args) override;
-  int depth() const override { return depth_; }
+  int depth() const override {
+    return std::max(depth_, last_changed_ ? last_changed_->depth() + 1 : 0);
+  }
 
   // Moves to the next item.
   Result<bool> Next(Value* out);
@@ -147,7 +153,7 @@ class LoopObject final : public Object {
     return items[static_cast<size_t>(index0_) % items.size()];
   }
   const std::optional<Value>& last_changed() const { return last_changed_; }
-  void set_last_changed(Value value) { last_changed_ = std::move(value); }
+  void set_last_changed(std::optional<Value> values) { last_changed_ = std::move(values); }
 
  private:
   bool Peek();
@@ -186,6 +192,7 @@ class JoinerObject final : public Object {
   explicit JoinerObject(Value separator) : separator_(std::move(separator)) {}
   std::string_view type_name() const override { return "Joiner"; }
   bool callable() const override { return true; }
+  int depth() const override { return separator_.depth() + 1; }
   Result<Value> Call(Interpreter& interpreter, Args args) override;
 
  private:

@@ -310,6 +310,11 @@ Result<std::optional<int64_t>> SliceIndex(const Value& v) {
 }  // namespace
 
 Status TypeError(std::string message) { return InvalidArgument(std::move(message)); }
+Status CheckDepth(const Value& v) {
+  if (v.depth() <= kMaxValueDepth) return OkStatus();
+  return InvalidArgument(fmt::format("a value is nested deeper than {} levels", kMaxValueDepth));
+}
+
 Status UndefinedError(const Value& v) { return InvalidArgument(v.undefined().message); }
 
 Result<Value> Arithmetic(Budget& budget, BinaryOp op, const Value& a, const Value& b) {

@@ -45,6 +45,8 @@ std::string StringRepr(std::string_view text);
 Status StableSort(std::vector<size_t>* order,
                   const std::function<Result<bool>(size_t, size_t)>& less);
 
+// Errors: nested deeper than kMaxValueDepth.
+Status CheckDepth(const Value& v);
 Status UndefinedError(const Value& undefined);
 // "'x' object is not iterable" and the like.
 Status TypeError(std::string message);

@@ -245,12 +245,25 @@ TEST(JinjaBoundsTest, DeepTemplates) {
 TEST(JinjaBoundsTest, DeepValues) {
   for (const char* step :
        {"[ns.x]", "(ns.x,)", "{1: ns.x}", "ns.x | batch(1)", "ns.x | map('list')", "cycler(ns.x)",
-        "[ns.x].copy", "dict(a=ns.x)", "ns.x | select"}) {
+        "[ns.x].copy", "dict(a=ns.x)", "ns.x | select", "joiner(ns.x)",
+        // Lazy filters keep their arguments.
+        "[1] | batch(2, ns.x)", "[1] | slice(2, ns.x)", "[1] | map('default', ns.x)",
+        "[1] | map(attribute='a', default=ns.x)", "[1] | map(attribute=ns.x)",
+        "[1] | select('eq', ns.x)", "[1] | rejectattr('a', 'eq', ns.x)"}) {
     EXPECT_THAT(Render("{% set ns = namespace(x=[1]) %}{% for i in range(99999) %}{% set ns.x = " +
                        std::string(step) + " %}{% endfor %}"),
                 HasSubstr("nested deeper"))
         << step;
   }
+  EXPECT_THAT(Render("{% set ns = namespace(x=[1]) %}{% for i in range(99999) %}{% for a in [1] %}"
+                     "{% set c = loop.changed(ns.x) %}{% set ns.x = loop %}{% endfor %}"
+                     "{% endfor %}"),
+              HasSubstr("nested deeper"));
+  // Loops that were left hold the scope of their test, and that the loop before.
+  EXPECT_EQ(Render("{% set ns = namespace(x=[1]) %}{% for i in range(99999) %}{% set x = ns.x %}"
+                   "{% for a in [1, 2] if true %}{% set ns.x = loop %}{% break %}{% endfor %}"
+                   "{% endfor %}ok"),
+            "ok");
 }
 
 // Under AddressSanitizer these also show that nothing leaks.
@@ -259,6 +272,10 @@ TEST(JinjaBoundsTest, ValuesThatHoldThemselvesAreFreed) {
   EXPECT_THAT(Render("{% set ns = namespace() %}{% set ns.me = [ns] %}{{ ns }}"),
               HasSubstr("nested too deeply to print"));
   EXPECT_EQ(Render("{% macro m() %}{{ m is callable }}{% endmacro %}{{ m() }}"), "True");
+  EXPECT_EQ(Render("{% for x in [1, 2] %}{{ loop.changed(loop) }}{% endfor %}"), "TrueFalse");
+  EXPECT_EQ(Render("{% for x in [1, 2] if loop is undefined %}{% set y = loop %}{% break %}"
+                   "{% endfor %}{{ y is defined }}"),
+            "False");
   EXPECT_EQ(Render("{% set ns = namespace() %}{% for i in [1, 2] %}{% macro m() %}{{ i }}"
                    "{% endmacro %}{% set ns.m = m %}{% set ns.l = loop %}{% endfor %}{{ ns.m() }}"),
             "2");

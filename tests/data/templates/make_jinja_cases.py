@@ -105,6 +105,13 @@ group("whitespace",
 group("strings", "{{ 'a\\\nb' }}")
 
 group("statements",
+      "{% for x in xs %}{{ x }}{% continue %}{% else %}none{% endfor %}",
+      "{% for x in xs %}{{ x }}{% break %}{% else %}none{% endfor %}",
+      "{% for x in xs %}{% if x == 1 %}{% continue %}{% endif %}{{ x }}{% else %}none{% endfor %}",
+      "{% for x in xs %}{% if loop.last %}{% break %}{% endif %}{{ x }}{% else %}none{% endfor %}",
+      "{% for x in xs if x > 5 %}{{ x }}{% else %}none{% endfor %}",
+      "{% for x in xs %}{{ loop.changed(loop) }}{% endfor %}",
+      "{% for x in xs %}{% for y in xs %}{% continue %}{% else %}-{% endfor %}{% else %}none{% endfor %}",
       "{% if n > 5 %}big{% else %}small{% endif %}",
       "{% if n > 10 %}a{% elif n > 6 %}b{% elif n > 5 %}c{% else %}d{% endif %}",
       "{% if missing %}a{% elif nil %}b{% endif %}none",
@@ -205,6 +212,30 @@ group("scoping",
       "{% set ns = namespace(x=1) %}{% macro m() %}{% set ns.x = ns.x + 1 %}{% endmacro %}{{ m() }}{{ m() }}{{ ns.x }}",
       "{% for i in xs %}{% set q = i %}{% else %}{% endfor %}{{ q is defined }}",
       "{% for i in [] %}{% else %}{% set q = 1 %}{{ q }}{% endfor %}{{ q is defined }}")
+
+# Generators fail when they are read, not when they are made.
+group("filters_sequence",
+      *("{% set x = " + e + " %}made" for e in (
+          "n | unique", "n | batch(2)", "n | slice(2)", "xs | slice(0)", "xs | slice('x')", "xs | batch('x', 0)",
+          "n | items", "n | map('upper')", "n | select", "missing | batch(2)")),
+      *("{{ " + e + " | list }}" for e in (
+          "n | unique", "n | batch(2)", "n | slice(2)", "t | slice(2)", "xs | slice(0)", "xs | slice('x')",
+          "xs | slice(2.0)", "xs | slice(-1)", "xs | slice(true)", "xs | batch('x')", "xs | batch('x', 0)",
+          "xs | batch(2.0)", "xs | batch(2.0, 0)", "xs | batch(0)", "xs | batch(-1, 0)", "xs | batch(true)",
+          "missing | batch(2)", "missing | slice(2)", "missing | unique", "[[1], [1]] | unique")))
+
+# A slice is Python's own, but for what jinja2 computes when it compiles.
+group("attributes",
+      *("{{ " + e + " }}" for e in (
+          "t[1:]", "n[1:]", "nil[1:]", "d[1:]", "missing[1:]", "(xs | map('string'))[1:]", "range(5)[1:]",
+          "true[1:]", "(1)[:2]", "none[1:]", "{}[1:]", "{'a': 1}[1:]", "[1, 2][1:]", "'abc'[1:]", "'abc'['x':]",
+          "[1, 2]['x':]", "true[1:] ~ n", "true[1:] ~ 1", "[true[1:]]", "[true[1:], n]", "(true[1:] | default('x')) ~ n",
+          "true[1:] is defined", "n if true[1:] else 2", "1 if true[1:] else 2", "true[1:].a", "true[1:] + 1",
+          "[true[1:] is defined, n]", "(true[1:] or 3) ~ n", "true[n:]", "true[1:] | string", "true[1:] | string ~ n",
+          "(1 if false)[1:]", "(true | string)[1:]")),
+      "{% set x = true[1:] %}made", "{% set x = true[1:] | default(1) %}{{ x }}",
+      "{% set x = [true[1:]] %}made", "{% if true[1:] %}a{% else %}b{% endif %}",
+      "{% for x in true[1:] %}a{% else %}b{% endfor %}", "{% if not true[1:] %}a{% endif %}")
 
 group("macros",
       "{% macro m(a, b=2) %}{{ a }}{{ b }}{% endmacro %}{{ m(1) }} {{ m(1, 3) }} {{ m(b=4, a=5) }}",
