@@ -55,6 +55,8 @@ class ResponseWriter {
   // HttpServerOptions::stream_buffer_bytes wait for it.
   virtual void Write(std::string_view data) = 0;
   virtual void End() = 0;
+  // Of what Write took: not yet in the system's hands. Who can say the same with less waits for it.
+  virtual size_t waiting_bytes() const = 0;
 
   // Called once, on the network thread, when the client goes away before the answer has ended.
   // A client that closes only its sending side counts as gone.

@@ -41,6 +41,9 @@ class HttpConnection::Writer final : public ResponseWriter {
   }
   void Write(std::string_view data) override { connection_->Write(request_, data); }
   void End() override { connection_->End(request_); }
+  size_t waiting_bytes() const override {
+    return connection_->Answering(request_) ? connection_->WaitingBytes() : 0;
+  }
   void OnDisconnect(std::function<void()> callback) override {
     if (connection_->Answering(request_)) connection_->on_disconnect_ = std::move(callback);
   }
@@ -293,7 +296,7 @@ void HttpConnection::Write(uint64_t request, std::string_view data) {
   if (!Answering(request) || answer_ != Answer::kStreaming || data.empty()) return;
   if (head_only_) return;
   // What waits already decides, so that one chunk may have any size.
-  const size_t waiting = pending_.size() + in_flight_.size() - sent_;
+  const size_t waiting = WaitingBytes();
   if (waiting > core_->options.stream_buffer_bytes) {
     TERN_LOG(kWarning, "cut a stream whose client does not read: {} bytes were waiting", waiting);
     return Cut();

@@ -72,6 +72,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   void End(uint64_t request);
   void Abandon(uint64_t request);
   bool Answering(uint64_t request) const;
+  size_t WaitingBytes() const { return pending_.size() + in_flight_.size() - sent_; }
 
   void AppendHead(int status, const HttpHeaders& headers, std::optional<size_t> content_length);
   void Pump();

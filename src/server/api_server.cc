@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <charconv>
+
 #include "base/log.h"
 #include "base/trace.h"
 #include "server/choices.h"
@@ -18,6 +21,8 @@ namespace tern {
 namespace {
 
 constexpr int64_t kHealthGenerateTimeoutUs = 20'000'000;
+constexpr int64_t kMaxFlushTimeoutS = 3600;
+constexpr int64_t kFlushRetryUs = 20'000;
 constexpr std::string_view kModelsPrefix = "/v1/models/";
 constexpr const char* kPrometheusText = "text/plain; version=0.0.4; charset=utf-8";
 
@@ -75,6 +80,25 @@ class HealthListener final : public GenerationListener {
  private:
   const std::shared_ptr<ResponseWriter> writer_;
 };
+
+// Asks again and again until no request runs or the time is over.
+void FlushWithin(Engine& engine, std::shared_ptr<ResponseWriter> writer, int64_t left_us) {
+  // The engine answers between steps, on its own thread.
+  Executor& network = writer->executor();
+  engine.FlushCache([&engine, &network, writer = std::move(writer), left_us](bool flushed) {
+    network.Post([&engine, &network, writer, left_us, flushed] {
+      if (flushed) return SendText(*writer, 200, "Cache flushed.\n");
+      if (left_us <= 0) {
+        return SendText(*writer, 400, "The cache was not flushed: requests are running.\n");
+      }
+      if (!writer->open()) return;
+      const int64_t pause_us = std::min(left_us, kFlushRetryUs);
+      network.PostAfter(pause_us, [&engine, writer, left_us = left_us - pause_us] {
+        FlushWithin(engine, writer, left_us);
+      });
+    });
+  });
+}
 
 // Paths that begin so ask for no API key, as SGLang's.
 bool IsOpenPath(std::string_view path) {
@@ -242,7 +266,7 @@ void ApiServer::OneModel(const HttpRequest& request, std::shared_ptr<ResponseWri
 }
 
 void ApiServer::ModelInfo(const HttpRequest&, std::shared_ptr<ResponseWriter> writer) {
-  SendJson(*writer, ModelInfoJson(*model_));
+  SendJson(*writer, ModelInfoJson(*model_, options_.server_args));
 }
 
 void ApiServer::ServerInfo(const HttpRequest&, std::shared_ptr<ResponseWriter> writer) {
@@ -313,15 +337,16 @@ void ApiServer::AbortRequest(const HttpRequest& request, std::shared_ptr<Respons
   SendText(*writer, 200, "");
 }
 
-void ApiServer::FlushCache(const HttpRequest&, std::shared_ptr<ResponseWriter> writer) {
-  // The engine answers between steps, on its own thread.
-  Executor& network = writer->executor();
-  model_->engine->FlushCache([writer = std::move(writer), &network](bool flushed) {
-    network.Post([writer, flushed] {
-      if (flushed) return SendText(*writer, 200, "Cache flushed.\n");
-      SendText(*writer, 400, "The cache was not flushed: requests are running.\n");
-    });
-  });
+void ApiServer::FlushCache(const HttpRequest& request, std::shared_ptr<ResponseWriter> writer) {
+  const std::string text = request.QueryParameter("timeout").value_or("0");
+  double timeout_s = -1;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), timeout_s);
+  const bool whole = error == std::errc() && end == text.data() + text.size();
+  if (!whole || !(timeout_s >= 0 && timeout_s <= kMaxFlushTimeoutS)) {
+    return SendText(*writer, 400,
+                    fmt::format("query.timeout must be from 0 to {} seconds\n", kMaxFlushTimeoutS));
+  }
+  FlushWithin(*model_->engine, std::move(writer), static_cast<int64_t>(timeout_s * 1e6));
 }
 
 }  // namespace tern

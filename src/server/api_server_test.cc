@@ -113,12 +113,36 @@ TEST_F(ApiServerTest, FlushCacheOnlyWhenIdle) {
   EXPECT_EQ(Call("POST", "/flush_cache").status, 200);
   EXPECT_EQ(Call("GET", "/flush_cache").status, 200);
   engine_.SetScript({{}, false, OkStatus()});
+  engine_.SetStepUs(10'000);  // over a second for the request
   auto client = NewClient();
   std::thread caller([&] { (void)client->Request("POST", "/generate", {}, R"({"text":"a"})"); });
   ASSERT_TRUE(Eventually([&] { return engine_.live() == 1; }));
   EXPECT_EQ(Call("POST", "/flush_cache").status, 400);
+  EXPECT_EQ(Call("POST", "/flush_cache?timeout=0.05").status, 400);
   EXPECT_EQ(Call("POST", "/abort_request", R"({"abort_all":true})").status, 200);
   caller.join();
+}
+
+TEST_F(ApiServerTest, FlushCacheWaitsAsLongAsItIsTold) {
+  Ready();
+  engine_.SetScript({{}, false, OkStatus()});
+  engine_.SetStepUs(10'000);
+  auto client = NewClient();
+  std::thread caller([&] { (void)client->Request("POST", "/generate", {}, R"({"text":"a"})"); });
+  ASSERT_TRUE(Eventually([&] { return engine_.live() == 1; }));
+  auto waiting = NewClient();
+  std::thread flusher([&] {
+    auto answer = waiting->Request("POST", "/flush_cache?timeout=9.5", {}, "", 10'000'000);
+    EXPECT_TRUE(answer.ok() && answer->status == 200);
+  });
+  EXPECT_EQ(Call("POST", "/abort_request", R"({"abort_all":true})").status, 200);
+  caller.join();
+  flusher.join();
+  for (const char* timeout : {"-1", "x", "1s", "nan", "1e9", ""}) {
+    const HttpResponse response = Call("POST", std::string("/flush_cache?timeout=") + timeout);
+    EXPECT_EQ(response.status, 400) << timeout;
+    EXPECT_THAT(response.body, HasSubstr("timeout")) << timeout;
+  }
 }
 
 TEST_F(ApiServerTest, CompletionsBoundChoicesAndTextBeforeTokenizing) {

@@ -24,6 +24,7 @@ class ForwardingWriter : public ResponseWriter {
   }
   void Write(std::string_view data) override { next_->Write(data); }
   void End() override { next_->End(); }
+  size_t waiting_bytes() const override { return next_->waiting_bytes(); }
   void OnDisconnect(std::function<void()> callback) override {
     next_->OnDisconnect(std::move(callback));
   }

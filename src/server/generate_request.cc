@@ -105,10 +105,24 @@ Result<std::vector<PromptParams>> ParseParams(const Json& body, size_t prompts,
   return all;
 }
 
+// What SGLang does and tern does not. Routers send these keys too, with values that ask for
+// nothing.
+Status RefuseUnsupported(const Json& body) {
+  for (const char* key :
+       {"image_data", "video_data", "audio_data", "input_embeds", "lora_path",
+        "custom_logit_processor", "return_hidden_states", "return_routed_experts"}) {
+    const Json* value = JsonMember(body, key);
+    if (value == nullptr || *value == false || *value == "" || value->empty()) continue;
+    return InvalidArgument(fmt::format("body.{} is not supported", key));
+  }
+  return OkStatus();
+}
+
 }  // namespace
 
 Result<GenerateBody> ParseGenerateBody(const Json& body, const ServedModel& model) {
   if (!body.is_object()) return InvalidArgument("the body must be a JSON object");
+  TERN_RETURN_IF_ERROR(RefuseUnsupported(body));
   GenerateBody g;
   TERN_ASSIGN_OR_RETURN(g.stream, JsonBool(body, "stream", false, kBody));
   TERN_ASSIGN_OR_RETURN(g.logprobs, JsonBool(body, "return_logprob", false, kBody));

@@ -12,7 +12,8 @@ namespace tern {
 
 // An entry of /v1/models. `created`: Unix seconds.
 Json ModelCard(const ServedModel& model, int64_t created);
-Json ModelInfoJson(const ServedModel& model);
+// `server_args`: the options of `serve` by their names with underscores.
+Json ModelInfoJson(const ServedModel& model, const Json& server_args);
 // `server_args`: every option and its value; they come first, as SGLang has it.
 Json ServerInfoJson(const ServedModel& model, const Json& server_args, const std::string& version);
 

@@ -2,9 +2,11 @@
 
 #include <fmt/format.h>
 
-#include <cmath>
 #include <cstdint>
+#include <iterator>
 #include <optional>
+#include <string>
+#include <string_view>
 
 #include "base/trace.h"
 #include "server/disaggregation.h"
@@ -15,6 +17,24 @@
 
 namespace tern {
 namespace {
+
+// The inside of a JSON list, as text that grows: an item is serialised once, however many events of
+// a cumulative stream it is in.
+class ListText {
+ public:
+  void Add(std::string_view item) {
+    if (size_++ > 0) items_ += ',';
+    items_ += item;
+  }
+  size_t size() const { return size_; }
+  std::string_view items() const { return items_; }
+
+ private:
+  std::string items_;
+  size_t size_ = 0;
+};
+
+constexpr size_t kMostWaitingBytes = 256 << 10;
 
 class GenerateResponder final : public GenerationListener {
  public:
@@ -46,24 +66,26 @@ class GenerateResponder final : public GenerationListener {
     Choice& choice = choices_[index];
     if (!choice.first_input) return;
     // Nothing is said of the first one, wherever it is.
-    choice.input.tokens.push_back(
-        Json::array({nullptr, *choice.first_input, Text(*choice.first_input)}));
-    choice.input.tops.push_back(nullptr);
-    choice.input.asked.push_back(nullptr);
+    choice.input.tokens.Add(
+        fmt::format("[null,{},{}]", *choice.first_input, TokenText(*choice.first_input)));
+    choice.input.tops.Add("null");
+    choice.input.asked.Add("null");
     for (const PromptLogprob& item : prompt) Add(item.token, item.top, item.asked, &choice.input);
   }
 
   void OnToken(size_t index, const TokenEvent& token, std::string_view text) override {
     Choice& choice = choices_[index];
-    choice.text += text;
+    AddText(text, &choice);
     choice.cached_tokens = token.cached_tokens;
     AddToken(token.token, token, &choice);
-    if (stream_) SendEvent(index, nullptr);
+    // The next event has all of this one: a client that reads more slowly than long events are made
+    // gets fewer of them.
+    if (stream_ && sse_.waiting_bytes() <= kMostWaitingBytes) SendEvent(index, nullptr);
   }
 
   void OnEnd(size_t index, std::string_view text, const ChoiceEnd& end) override {
     Choice& choice = choices_[index];
-    choice.text += text;
+    AddText(text, &choice);
     if (end.reason == ChoiceEnd::Reason::kError) {
       if (stream_) return sse_.Fail(end.status);
       return SendError(*writer_, end.status);
@@ -76,49 +98,59 @@ class GenerateResponder final : public GenerationListener {
     if (stream_) SendEvent(index, &end);
     if (ended_ < choices_.size()) return;
     if (stream_) return sse_.Done();
-    Json answer = Json::array();
-    for (size_t i = 0; i < choices_.size(); ++i) answer.push_back(Body(i, &choices_[i].end));
-    writer_->Send(200, {{"Content-Type", "application/json"}},
-                  DumpJson(is_list_ ? answer : answer[0]));
+    std::string answer = is_list_ ? "[" : "";
+    for (size_t i = 0; i < choices_.size(); ++i) {
+      if (i > 0) answer += ',';
+      AppendBody(i, &choices_[i].end, &answer);
+    }
+    if (is_list_) answer += ']';
+    writer_->Send(200, {{"Content-Type", "application/json"}}, std::move(answer));
   }
 
  private:
   // Items as LogprobItem makes them, one for each token; lists of them for the others.
   struct Logprobs {
-    Json tokens = Json::array(), tops = Json::array(), asked = Json::array();
+    ListText tokens, tops, asked;
   };
   struct Choice {
-    std::string id, text;
+    std::string id;
+    std::string text;                    // as the inside of a JSON string
     std::optional<int32_t> first_input;  // the first token of the prompt that is spoken of
     Logprobs input, output;
     int64_t prompt_tokens = 0, cached_tokens = 0;
     int64_t tokens = 0, reasoning_tokens = 0;  // generated so far
     bool reasoning = false;                    // not over yet
-    std::vector<int32_t> output_ids;  // these, texts and output: not sent yet, when incremental
+    ListText output_ids;  // these, text and output: not sent yet, when incremental
     ChoiceEnd end;
   };
 
-  Json Text(int32_t token) const {
-    return text_in_logprobs_ ? Json(std::string(tokenizer_->TokenBytes(token))) : Json();
+  static void AddText(std::string_view text, Choice* choice) {
+    if (text.empty()) return;
+    const std::string quoted = JsonQuote(text);
+    choice->text.append(quoted, 1, quoted.size() - 2);
+  }
+  // A JSON string or null.
+  std::string TokenText(int32_t token) const {
+    return text_in_logprobs_ ? JsonQuote(tokenizer_->TokenBytes(token)) : "null";
   }
   // [logprob, id, text or null]
-  Json LogprobItem(const TokenLogprob& item) const {
-    return Json::array(
-        {std::isfinite(item.logprob) ? item.logprob : -9999.0, item.token, Text(item.token)});
+  std::string LogprobItem(const TokenLogprob& item) const {
+    return fmt::format("[{},{},{}]", FiniteLogprob(item.logprob), item.token,
+                       TokenText(item.token));
   }
-  Json LogprobItems(const std::vector<TokenLogprob>& items) const {
-    Json list = Json::array();
-    for (const TokenLogprob& item : items) list.push_back(LogprobItem(item));
-    return list;
+  std::string LogprobItems(const std::vector<TokenLogprob>& items) const {
+    ListText list;
+    for (const TokenLogprob& item : items) list.Add(LogprobItem(item));
+    return fmt::format("[{}]", list.items());
   }
   void Add(const TokenLogprob& token, const std::vector<TokenLogprob>& tops,
            const std::vector<TokenLogprob>& asked, Logprobs* logprobs) const {
-    logprobs->tokens.push_back(LogprobItem(token));
-    if (top_logprobs_) logprobs->tops.push_back(LogprobItems(tops));
-    if (token_ids_logprobs_) logprobs->asked.push_back(LogprobItems(asked));
+    logprobs->tokens.Add(LogprobItem(token));
+    if (top_logprobs_) logprobs->tops.Add(LogprobItems(tops));
+    if (token_ids_logprobs_) logprobs->asked.Add(LogprobItems(asked));
   }
   void AddToken(int32_t id, const TokenEvent& token, Choice* choice) const {
-    choice->output_ids.push_back(id);
+    choice->output_ids.Add(std::to_string(id));
     ++choice->tokens;
     if (choice->reasoning) ++choice->reasoning_tokens;  // </think> counts, as SGLang counts it
     if (id == think_end_) choice->reasoning = false;
@@ -127,48 +159,55 @@ class GenerateResponder final : public GenerationListener {
   }
 
   void SendEvent(size_t index, const ChoiceEnd* end) {
-    sse_.Event(DumpJson(Body(index, end)));
+    std::string body;
+    AppendBody(index, end, &body);
+    sse_.Event(body);
     if (!incremental_) return;
     Choice& choice = choices_[index];
     choice.text.clear();
-    choice.output_ids.clear();
+    choice.output_ids = {};
     choice.output = {};
   }
 
   // Everything so far, or what is new of it when incremental; counts are of all. `end`: null while
   // it goes on.
-  Json Body(size_t index, const ChoiceEnd* end) const {
+  void AppendBody(size_t index, const ChoiceEnd* end, std::string* body) const {
     const Choice& choice = choices_[index];
-    Json meta = {{"id", choice.id},
-                 {"finish_reason", end == nullptr ? Json() : FinishReason(*end, choice.tokens)},
-                 {"prompt_tokens", choice.prompt_tokens},
-                 {"weight_version", "default"},
-                 {"completion_tokens", end == nullptr ? choice.tokens : end->completion_tokens},
-                 {"cached_tokens", end == nullptr ? choice.cached_tokens : end->cached_tokens},
-                 {"reasoning_tokens", choice.reasoning_tokens}};
+    const auto out = std::back_inserter(*body);
+    const auto list = [body](std::string_view key, const ListText& items) {
+      // Appended, not formatted: these are nearly all of a long stream's bytes.
+      body->append(",\"").append(key).append("\":[").append(items.items()) += ']';
+    };
+    body->append(R"({"text":")").append(choice.text) += '"';
+    list("output_ids", choice.output_ids);
+    fmt::format_to(
+        out,
+        R"(,"meta_info":{{"id":{},"finish_reason":{},"prompt_tokens":{},)"
+        R"("weight_version":"default","completion_tokens":{},"cached_tokens":{},)"
+        R"("reasoning_tokens":{})",
+        JsonQuote(choice.id), end == nullptr ? "null" : DumpJson(FinishReason(*end, choice.tokens)),
+        choice.prompt_tokens, end == nullptr ? choice.tokens : end->completion_tokens,
+        end == nullptr ? choice.cached_tokens : end->cached_tokens, choice.reasoning_tokens);
     if (end != nullptr) {
-      meta["num_retractions"] = end->retractions;
-      meta["e2e_latency"] = end->latency_s;
+      fmt::format_to(out, R"(,"num_retractions":{},"e2e_latency":{})", end->retractions,
+                     end->latency_s);
     }
     if (logprobs_) {
-      meta["input_token_logprobs"] = choice.input.tokens;
-      meta["output_token_logprobs"] = choice.output.tokens;
-      meta["output_token_logprobs_length"] = choice.output.tokens.size();
+      list("input_token_logprobs", choice.input.tokens);
+      list("output_token_logprobs", choice.output.tokens);
+      fmt::format_to(out, R"(,"output_token_logprobs_length":{})", choice.output.tokens.size());
       if (top_logprobs_) {
-        meta["input_top_logprobs"] = choice.input.tops;
-        meta["output_top_logprobs"] = choice.output.tops;
+        list("input_top_logprobs", choice.input.tops);
+        list("output_top_logprobs", choice.output.tops);
       }
       if (token_ids_logprobs_) {
-        meta["input_token_ids_logprobs"] = choice.input.asked;
-        meta["output_token_ids_logprobs"] = choice.output.asked;
+        list("input_token_ids_logprobs", choice.input.asked);
+        list("output_token_ids_logprobs", choice.output.asked);
       }
     }
-    Json body;
-    body["text"] = choice.text;
-    body["output_ids"] = choice.output_ids;
-    body["meta_info"] = std::move(meta);
-    if (is_list_ && stream_) body["index"] = index;
-    return body;
+    *body += '}';
+    if (is_list_ && stream_) fmt::format_to(out, R"(,"index":{})", index);
+    *body += '}';
   }
 
   static Json FinishReason(const ChoiceEnd& end, int64_t tokens) {
@@ -182,7 +221,10 @@ class GenerateResponder final : public GenerationListener {
       case ChoiceEnd::Reason::kLength:
         return {{"type", "length"}, {"length", tokens}};
       default:
-        return {{"type", "abort"}, {"message", "Aborted"}};
+        return {{"type", "abort"},
+                {"message", "Aborted"},
+                {"status_code", nullptr},
+                {"err_type", nullptr}};
     }
   }
 

@@ -20,7 +20,9 @@ TEST_F(GenerateTest, TextAndIdsGiveTextIdsAndMeta) {
   for (const Json& prompt : {Json{{"text", "hey"}}, Json{{"input_ids", {104, 101, 121}}}}) {
     Json body = prompt;
     body["rid"] = "r1";
-    body["model"] = "unknown";  // smg's spelling of no model
+    body["model"] = "unknown";             // smg's spelling of no model
+    body["return_hidden_states"] = false;  // sent by sglang-router
+    body["image_data"] = nullptr;
     const Json answer = PostOk("/generate", body);
     EXPECT_EQ(answer["text"], "abc");
     EXPECT_EQ(answer["output_ids"], Json({97, 98, 99, 256}));
@@ -46,6 +48,41 @@ TEST_F(GenerateTest, StreamIsCumulative) {
   EXPECT_EQ(events[2]["text"], "ab");
   EXPECT_EQ(events[2]["meta_info"]["finish_reason"], (Json{{"type", "length"}, {"length", 2}}));
   EXPECT_FALSE(events[0].contains("index"));
+}
+
+TEST_F(GenerateTest, CumulativeEventsGrowIntoTheWholeAnswer) {
+  engine_.SetAnswer("a\"\n\\\xC3\xA9\xFF\x01z");
+  Json body = {{"text", "hey"},
+               {"return_logprob", true},
+               {"top_logprobs_num", 1},
+               {"return_text_in_logprobs", true},
+               {"logprob_start_len", 1},
+               {"token_ids_logprob", {97, 98}},
+               {"sampling_params", {{"max_new_tokens", 100}}}};
+  Json whole = PostOk("/generate", body);
+  EXPECT_EQ(whole["text"], "a\"\n\\\u00e9\ufffd\u0001z");
+  const std::vector<Json> events = PostStream("/generate", body);
+  ASSERT_EQ(events.size(), 10u);  // nine bytes and the end
+  for (size_t i = 0; i < events.size(); ++i) {
+    EXPECT_EQ(events[i]["output_ids"].size(), i + 1);
+    for (const char* key :
+         {"output_token_logprobs", "output_top_logprobs", "output_token_ids_logprobs"}) {
+      const Json& list = events[i]["meta_info"][key];
+      ASSERT_EQ(list.size(), i + 1) << key;
+      EXPECT_EQ(list, Json(std::vector<Json>(
+                          whole["meta_info"][key].begin(),
+                          whole["meta_info"][key].begin() + static_cast<std::ptrdiff_t>(i + 1))));
+    }
+    EXPECT_EQ(events[i]["meta_info"]["output_token_logprobs_length"], i + 1);
+    EXPECT_EQ(events[i]["meta_info"]["input_token_logprobs"],
+              whole["meta_info"]["input_token_logprobs"]);
+  }
+  Json last = events.back();
+  for (const char* key : {"id", "e2e_latency"}) {
+    whole["meta_info"].erase(key);
+    last["meta_info"].erase(key);
+  }
+  EXPECT_EQ(last, whole);
 }
 
 TEST_F(GenerateTest, BatchesAndChoicesAreLists) {
@@ -119,6 +156,9 @@ TEST_F(GenerateTest, BadBodiesAre400AndNameTheField) {
       {R"({"text":"a","sampling_params":{"stop_regex":"a("}})", "stop_regex 'a(' is wrong"},
       {R"({"text":"a","sampling_params":{"stop_regex":[1]}})", "stop_regex"},
       {R"({"text":"a","top_logprobs_num":-1})", "top_logprobs_num"},
+      {R"({"text":"a","image_data":"https://example.org/a.png"})", "body.image_data"},
+      {R"({"text":"a","return_hidden_states":true})", "body.return_hidden_states"},
+      {R"({"text":"a","lora_path":"x"})", "body.lora_path"},
   };
   for (const auto& [body, message] : cases) {
     const HttpResponse response = Call("POST", "/generate", body);

@@ -122,10 +122,11 @@ void OpenAiResponder::SendWhole() {
                    i == 0 ? "" : ",", i, WholeFields(i), LogprobsOrNull(i),
                    FinishReason(i, choices_[i].end), MatchedStopJson(choices_[i].end));
   }
-  writer_->Send(200, {{"Content-Type", "application/json"}},
-                fmt::format(R"({},"choices":[{}],"usage":{}}})",
-                            ResponseHead(id_, ObjectName(false), created_, model_), list,
-                            UsageJson(TotalUsage(), cache_report_)));
+  writer_->Send(
+      200, {{"Content-Type", "application/json"}},
+      fmt::format(R"({},"choices":[{}],"usage":{},"metadata":{{"weight_version":"default"}}}})",
+                  ResponseHead(id_, ObjectName(false), created_, model_), list,
+                  UsageJson(TotalUsage(), cache_report_)));
 }
 
 Usage OpenAiResponder::TotalUsage() const {

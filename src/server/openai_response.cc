@@ -10,10 +10,6 @@
 namespace tern {
 namespace {
 
-// JSON has no infinities: a token that cannot come has the probability e^-9999, as OpenAI prints
-// it.
-double Finite(float logprob) { return std::isfinite(logprob) ? logprob : -9999.0; }
-
 // {"token":...,"bytes":[...],"logprob":... without the closing brace.
 std::string TokenHead(const Tokenizer& tokenizer, int32_t token, float logprob) {
   const std::string_view bytes = tokenizer.TokenBytes(token);
@@ -23,7 +19,7 @@ std::string TokenHead(const Tokenizer& tokenizer, int32_t token, float logprob) 
                    static_cast<int>(static_cast<unsigned char>(c)));
   }
   return fmt::format(R"({{"token":{},"bytes":[{}],"logprob":{})", JsonQuote(bytes), numbers,
-                     Finite(logprob));
+                     FiniteLogprob(logprob));
 }
 
 void AppendItem(std::string* list, std::string_view item) {
@@ -32,6 +28,8 @@ void AppendItem(std::string* list, std::string_view item) {
 }
 
 }  // namespace
+
+double FiniteLogprob(float logprob) { return std::isfinite(logprob) ? logprob : -9999.0; }
 
 std::string UsageJson(const Usage& usage, bool cache_report) {
   const std::string prompt_details =
@@ -91,13 +89,13 @@ void CompletionLogprobs::AddItem(int32_t token, std::optional<float> logprob,
   const std::string_view bytes = tokenizer_->TokenBytes(token);
   AppendItem(&offsets_, std::to_string(offset_));
   AppendItem(&tokens_, JsonQuote(bytes));
-  AppendItem(&logprobs_, logprob ? fmt::format("{}", Finite(*logprob)) : "null");
+  AppendItem(&logprobs_, logprob ? fmt::format("{}", FiniteLogprob(*logprob)) : "null");
   // Tokens that are parts of characters may read alike; the most likely one of them stands.
   std::string list;
   std::set<std::string> names;
   for (const TokenLogprob& top : tops) {
     const auto [name, is_new] = names.insert(JsonQuote(tokenizer_->TokenBytes(top.token)));
-    if (is_new) AppendItem(&list, fmt::format("{}:{}", *name, Finite(top.logprob)));
+    if (is_new) AppendItem(&list, fmt::format("{}:{}", *name, FiniteLogprob(top.logprob)));
   }
   AppendItem(&tops_, tops.empty() ? "null" : fmt::format("{{{}}}", list));
   offset_ += std::count_if(bytes.begin(), bytes.end(), [](char c) {

@@ -28,6 +28,10 @@ std::string_view FinishReasonName(ChoiceEnd::Reason reason);
 // The stop string, the stop token's id, or null.
 std::string MatchedStopJson(const ChoiceEnd& end);
 
+// JSON has no infinities: a token that cannot come has the probability e^-9999, as OpenAI prints
+// it.
+double FiniteLogprob(float logprob);
+
 // An element of chat's logprobs.content: {token, bytes, logprob, top_logprobs}.
 // REQUIRES: event.logprob
 std::string ChatLogprobJson(const Tokenizer& tokenizer, const TokenEvent& event);

@@ -32,6 +32,7 @@ constexpr char kOperations[] = R"json({
 "abort_request": {"summary": "Ends the requests of that id, or all.", "request": "AbortRequest",
   "responses": {"200": "text/plain"}},
 "flush_cache": {"summary": "Empties the prefix cache; 400 while requests run.",
+  "query": {"timeout": "seconds to wait until none runs; 0 by default"},
   "responses": {"200": "text/plain", "400": "text/plain"}},
 "openapi": {"summary": "This document.", "responses": {"200": "OpenApi"}}
 })json";
@@ -151,13 +152,14 @@ constexpr char kAnswers[] = R"json({
   "choices": {"type": "array", "minItems": 1, "items": {"type": "object", "required": ["index", "message", "finish_reason"], "properties": {
     "index": {"type": "integer"}, "message": {"$ref": "#/components/schemas/ChatMessage"}, "logprobs": {"$ref": "#/components/schemas/ChatLogprobs"},
     "finish_reason": {"$ref": "#/components/schemas/FinishReason"}, "matched_stop": {"$ref": "#/components/schemas/MatchedStop"}}}},
-  "usage": {"$ref": "#/components/schemas/Usage"}}},
+  "usage": {"$ref": "#/components/schemas/Usage"}, "metadata": {"$ref": "#/components/schemas/AnswerMetadata"}}},
 "ChatChunk": {"type": "object", "required": ["id", "object", "created", "model", "choices"], "properties": {
   "id": {"type": "string"}, "object": {"const": "chat.completion.chunk"}, "created": {"type": "integer"}, "model": {"type": "string"},
   "choices": {"type": "array", "items": {"type": "object", "required": ["index", "delta", "finish_reason"], "properties": {
     "index": {"type": "integer"}, "delta": {"$ref": "#/components/schemas/ChatMessage"}, "logprobs": {"$ref": "#/components/schemas/ChatLogprobs"},
     "finish_reason": {"anyOf": [{"$ref": "#/components/schemas/FinishReason"}, {"type": "null"}]}, "matched_stop": {"$ref": "#/components/schemas/MatchedStop"}}}},
   "usage": {"anyOf": [{"$ref": "#/components/schemas/Usage"}, {"type": "null"}]}}},
+"AnswerMetadata": {"type": "object", "required": ["weight_version"], "properties": {"weight_version": {"type": "string"}}},
 "Completion": {"type": "object", "required": ["id", "object", "created", "model", "choices"], "properties": {
   "id": {"type": "string"}, "object": {"const": "text_completion"}, "created": {"type": "integer"}, "model": {"type": "string"},
   "choices": {"type": "array", "items": {"type": "object", "required": ["index", "text", "finish_reason"], "properties": {
@@ -167,7 +169,7 @@ constexpr char kAnswers[] = R"json({
       "tokens": {"type": "array", "items": {"type": "string"}},
       "top_logprobs": {"type": "array", "items": {"type": ["object", "null"], "additionalProperties": {"type": "number"}}}}},
     "finish_reason": {"anyOf": [{"$ref": "#/components/schemas/FinishReason"}, {"type": "null"}]}, "matched_stop": {"$ref": "#/components/schemas/MatchedStop"}}}},
-  "usage": {"anyOf": [{"$ref": "#/components/schemas/Usage"}, {"type": "null"}]}}},
+  "usage": {"anyOf": [{"$ref": "#/components/schemas/Usage"}, {"type": "null"}]}, "metadata": {"$ref": "#/components/schemas/AnswerMetadata"}}},
 "TokenLogprob": {"type": "array", "prefixItems": [{"type": ["number", "null"]}, {"type": "integer"}, {"type": ["string", "null"]}], "minItems": 3, "maxItems": 3, "description": "log probability, id, text"},
 "TokenLogprobs": {"type": "array", "items": {"$ref": "#/components/schemas/TokenLogprob"}},
 "TokenLogprobLists": {"type": "array", "items": {"anyOf": [{"$ref": "#/components/schemas/TokenLogprobs"}, {"type": "null"}]}},
@@ -177,7 +179,7 @@ constexpr char kAnswers[] = R"json({
     "id": {"type": "string"}, "prompt_tokens": {"type": "integer"}, "completion_tokens": {"type": "integer"}, "cached_tokens": {"type": "integer"},
     "reasoning_tokens": {"type": "integer"}, "num_retractions": {"type": "integer"}, "weight_version": {"type": "string"}, "e2e_latency": {"type": "number"},
     "finish_reason": {"type": ["object", "null"], "required": ["type"], "properties": {"type": {"enum": ["stop", "length", "abort"]},
-      "matched": {"type": ["string", "integer", "null"]}, "length": {"type": "integer"}, "message": {"type": "string"}}},
+      "matched": {"type": ["string", "integer", "null"]}, "length": {"type": "integer"}, "message": {"type": "string"}, "status_code": {"type": ["integer", "null"]}, "err_type": {"type": ["string", "null"]}}},
     "input_token_logprobs": {"$ref": "#/components/schemas/TokenLogprobs"}, "output_token_logprobs": {"$ref": "#/components/schemas/TokenLogprobs"},
     "output_token_logprobs_length": {"type": "integer"},
     "input_top_logprobs": {"$ref": "#/components/schemas/TokenLogprobLists"}, "output_top_logprobs": {"$ref": "#/components/schemas/TokenLogprobLists"},
@@ -191,7 +193,7 @@ constexpr char kAnswers[] = R"json({
   "created": {"type": "integer"}, "owned_by": {"const": "sglang"}, "root": {"type": "string"}, "parent": {"type": "null"}, "max_model_len": {"type": "integer"}}},
 "ModelList": {"type": "object", "required": ["object", "data"], "properties": {"object": {"const": "list"}, "data": {"type": "array", "items": {"$ref": "#/components/schemas/Model"}}}},
 "ModelInfo": {"type": "object", "required": ["model_path", "served_model_name", "is_generation"], "properties": {"model_path": {"type": "string"}, "served_model_name": {"type": "string"},
-  "tokenizer_path": {"type": "string"}, "is_generation": {"const": true}, "tool_call_parser": {"type": "string"}, "reasoning_parser": {"type": "string"},
+  "tokenizer_path": {"type": "string"}, "is_generation": {"const": true}, "load_format": {"type": "string"}, "tool_call_parser": {"type": ["string", "null"]}, "reasoning_parser": {"type": ["string", "null"]},
   "preferred_sampling_params": {"type": "null"}, "weight_version": {"type": "string"}, "has_image_understanding": {"const": false}, "has_audio_understanding": {"const": false},
   "model_type": {"type": "string"}, "architectures": {"type": "array", "items": {"type": "string"}}},
   "additionalProperties": true},

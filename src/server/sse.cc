@@ -1,6 +1,6 @@
 #include "server/sse.h"
 
-#include <fmt/format.h>
+#include <string>
 
 #include "base/trace.h"
 #include "server/errors.h"
@@ -16,7 +16,10 @@ void SseStream::Event(std::string_view json) {
                                {"Cache-Control", "no-cache"},
                                {"X-Accel-Buffering", "no"}});
   }
-  writer_->Write(fmt::format("data: {}\n\n", json));
+  std::string event;
+  event.reserve(json.size() + 8);
+  event.append("data: ").append(json).append("\n\n");
+  writer_->Write(event);
 }
 
 void SseStream::Done() {

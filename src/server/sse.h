@@ -22,6 +22,8 @@ class SseStream {
   // Before the first event: the error's own status. After it: an error event, then Done.
   void Fail(const Status& status);
 
+  // Of events: still to be sent. Zero before the first one.
+  size_t waiting_bytes() const { return begun_ ? writer_->waiting_bytes() : 0; }
   bool begun() const { return begun_; }
 
  private:

@@ -45,6 +45,14 @@ class Server:
     def stats(self):
         return httpx.get(self.url + "/server_info").json()["internal_states"][0]
 
+    def network_seconds(self):
+        """User and system time of the network thread so far."""
+        for task in pathlib.Path(f"/proc/{self.process.pid}/task").iterdir():
+            if (task / "comm").read_text() == "tern-net\n":
+                fields = (task / "stat").read_text().rsplit(")", 1)[1].split()
+                return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        raise AssertionError("no thread is called tern-net")
+
     def wait_idle(self, timeout):
         """Seconds until no request runs or waits."""
         start = time.monotonic()

@@ -6,7 +6,6 @@ import asyncio
 import concurrent.futures
 import json
 import os
-import pathlib
 import random
 import resource
 import threading
@@ -225,15 +224,6 @@ def test_idle_connections_and_many_streams(tiny):
     before.check_back(96)
 
 
-def network_seconds(server):
-    """User and system time of the network thread so far."""
-    for task in pathlib.Path(f"/proc/{server.process.pid}/task").iterdir():
-        if (task / "comm").read_text() == "tern-net\n":
-            fields = (task / "stat").read_text().rsplit(")", 1)[1].split()
-            return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-    raise AssertionError("no thread is called tern-net")
-
-
 def test_http_text_and_events_cost_little(tiny):
     """Under 5 % of a core at 1000 tokens a second to 64 clients: 50 us a token, tokenizing included."""
     tokens = 300 if SOAK else 100
@@ -255,9 +245,9 @@ def test_http_text_and_events_cost_little(tiny):
     async def run():
         return sum(await asyncio.gather(*[one() for _ in range(64)]))
 
-    before, start = network_seconds(tiny), time.monotonic()
+    before, start = tiny.network_seconds(), time.monotonic()
     events = asyncio.run(run())
-    used, took = network_seconds(tiny) - before, time.monotonic() - start
+    used, took = tiny.network_seconds() - before, time.monotonic() - start
     per_token = used / (64 * tokens) * 1e6
     print(f"{64 * tokens / took:.0f} tokens/s to 64 clients, {events} events, network thread "
           f"{per_token:.1f} us a token: {per_token / 10:.2f} % of a core at 1000 tokens/s")

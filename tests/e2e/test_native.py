@@ -1,7 +1,10 @@
 """SGLang's own endpoints."""
 import json
+import re
 
 import httpx
+
+from conftest import ROOT, Server
 
 
 def generate(server, **body):
@@ -69,3 +72,35 @@ def test_info_endpoints(server):
         assert f"sglang:{name}" in metrics, name
     assert httpx.post(server.url + "/flush_cache").status_code == 200
     assert httpx.post(server.url + "/abort_request", json={"rid": "nobody"}).status_code == 200
+
+
+def test_long_cumulative_streams_reach_who_reads_them():
+    """Every event of such a stream repeats the lists so far: over a thousand tokens that is more than any
+    connection carries at the speed of the tiny model. Who is behind gets fewer events, never a cut stream."""
+    tiny = Server(model=ROOT / "tests/data/tiny/model").wait_ready()
+    tokens = 2000
+    body = {"text": "Tell me", "stream": True, "return_logprob": True, "top_logprobs_num": 20,
+            "sampling_params": {"temperature": 1, "sampling_seed": 1, "max_new_tokens": tokens,
+                                "ignore_eos": True}}
+    try:
+        last, counts, received, done = "", [], 0, False
+        with httpx.stream("POST", tiny.url + "/generate", json=body, timeout=60) as reply:
+            for line in reply.iter_lines():
+                if line.startswith("data: {"):
+                    counts.append(int(re.search(r'"completion_tokens":(\d+)', line)[1]))
+                    received += len(line)
+                    last = line
+                elif line:
+                    assert line == "data: [DONE]"
+                    done = True
+        assert done
+        assert counts == sorted(counts) and counts[-1] == tokens and 1 < len(counts) <= tokens + 1
+        meta = json.loads(last.removeprefix("data: "))["meta_info"]
+        assert len(meta["output_top_logprobs"]) == len(meta["output_token_logprobs"]) == tokens
+        assert {len(tops) for tops in meta["output_top_logprobs"]} == {20}
+        print(f"{tokens} tokens in {len(counts)} events, {received >> 20} MiB; network thread "
+              f"{tiny.network_seconds():.2f} s")
+        whole = httpx.post(tiny.url + "/generate", json={**body, "stream": False}, timeout=60).json()
+        assert whole["meta_info"]["output_top_logprobs"] == meta["output_top_logprobs"]
+    finally:
+        tiny.kill()
