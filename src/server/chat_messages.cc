@@ -60,6 +60,17 @@ Status ParseToolCalls(Json& message, const std::string& where) {
   return OkStatus();
 }
 
+// As far as templates and the typing of arguments look into it.
+bool IsObjectSchema(const Json& schema) {
+  if (!schema.is_object()) return false;
+  const Json* properties = JsonMember(schema, "properties");
+  if (properties == nullptr) return true;
+  return properties->is_object() &&
+         std::all_of(properties->begin(), properties->end(), [](const Json& property) {
+           return property.is_object() || property.is_boolean();
+         });
+}
+
 // Clients give reasoning back under the name that they took it from.
 void AdoptReasoning(Json& message) {
   const Json* reasoning = JsonMember(message, "reasoning");
@@ -128,9 +139,11 @@ Result<Json> ParseTools(const Json& body) {
             fmt::format("body.tools[{}].function must be an object with a name", i));
       }
       const Json* parameters = JsonMember(*function, "parameters");
-      if (parameters != nullptr && !parameters->is_object()) {
+      if (parameters != nullptr && !IsObjectSchema(*parameters)) {
         return InvalidArgument(
-            fmt::format("body.tools[{}].function.parameters must be a JSON schema, an object", i));
+            fmt::format("body.tools[{}].function.parameters must be a JSON schema, an object whose "
+                        "properties are schemas",
+                        i));
       }
     }
   }

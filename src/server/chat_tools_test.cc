@@ -259,6 +259,8 @@ TEST_F(ChatToolsTest, WrongFieldsAre400) {
       {R"({"tools":[{"type":"function","function":{"name":5}}]})", "body.tools[0].function"},
       {R"({"tools":[{"type":"function","function":{"name":"f","parameters":[]}}]})",
        "body.tools[0].function.parameters"},
+      {R"({"tools":[{"function":{"name":"f","parameters":{"properties":{"a":5}}}}]})",
+       "body.tools[0].function.parameters"},
       {R"({"reasoning_effort":"lots"})", "body.reasoning_effort must be none, minimal"},
       {R"({"reasoning":"high"})", "body.reasoning must be an object"},
       {R"({"reasoning":{"effort":"lots"}})", "body.reasoning.effort must be none"},
@@ -279,6 +281,7 @@ TEST_F(ChatToolsTest, ModelInfoNamesTheParsers) {
   const Json info = ParseJson(Call("GET", "/model_info").body).value();
   EXPECT_EQ(info["tool_call_parser"], "kimi_k2");
   EXPECT_EQ(info["reasoning_parser"], "kimi_k2");
+  EXPECT_EQ(info["load_format"], "auto");
 }
 
 }  // namespace
