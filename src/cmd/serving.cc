@@ -393,8 +393,7 @@ Status Serving::MakeLocalPair(const ModelId& id, const LoadOptions& load) {
 void Serving::Stop(int64_t timeout_us) {
   if (http_ == nullptr) return;
   const int64_t end_us = SystemClock().NowUs() + timeout_us;
-  api_.SetDraining();
-  http_->StopAccepting();
+  api_.SetDraining();  // who comes now is told 503, not left to guess at a refused connection
   if (engine_ != nullptr && timeout_us > 0) {
     engine_->Drain(timeout_us);
     engine_->AbortRid("", /*all=*/true);  // what is left ends with "abort"

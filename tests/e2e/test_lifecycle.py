@@ -83,17 +83,26 @@ def test_keep_alive(server):
     assert len(ports) == 1
 
 
-def test_sigterm_lets_a_stream_end(own_server):
-    server = own_server().wait_ready()
+def test_sigterm_lets_a_stream_end_and_refuses_new_ones(own_server):
+    server = own_server("--drain-timeout", "60").wait_ready()
     with httpx.stream("POST", server.url + "/v1/chat/completions",
-                      json={**LONG, "stream": True, "max_tokens": 100}, timeout=60) as reply:
+                      json={**LONG, "stream": True, "max_tokens": 200}, timeout=60) as reply:
         lines = reply.iter_lines()
         next(lines)
         server.process.send_signal(signal.SIGTERM)
+        while httpx.get(server.url + "/health").status_code == 200:
+            time.sleep(0.01)
+        refused = httpx.post(server.url + "/v1/chat/completions", json=LONG)
+        health = httpx.get(server.url + "/health")
+        assert server.stats()["num_running_reqs"] == 1
         rest = [line for line in lines if line]
+    ended = time.monotonic()
+    assert refused.status_code == 503 and "shutting down" in refused.json()["message"]
+    assert health.status_code == 503
     assert rest[-1] == "data: [DONE]"
     assert '"finish_reason":"length"' in rest[-2]
     assert server.wait_ended() == 0
+    assert time.monotonic() - ended < 5, "nothing is left to wait for"
     with pytest.raises(httpx.ConnectError):
         httpx.get(server.url + "/health")
 
