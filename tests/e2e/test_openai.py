@@ -166,3 +166,37 @@ def test_bad_inputs_are_4xx_and_the_server_lives_on(server):
     assert httpx.get(server.url + "/no/such/path").status_code == 404
     assert httpx.get(server.url + "/v1/chat/completions").status_code == 405
     assert "Paris" in complete(client, FRANCE).choices[0].message.content
+
+
+def test_the_clients_types_accept_every_answer(server):
+    """The client builds its types without looking; with strict validation it checks every field of them."""
+    client = openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0,
+                           _strict_response_validation=True)
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+    for options in ({}, {"n": 2, "temperature": 1}, {"logprobs": True, "top_logprobs": 3}, {"max_tokens": 2},
+                    {"stop": "a"}, {"tools": [tool]}, {"extra_body": {"separate_reasoning": False}}):
+        options = {"max_tokens": 12, **options}
+        assert complete(client, SEA, **options).choices
+        for usage in ({}, {"include_usage": True}, {"include_usage": True, "continuous_usage_stats": True}):
+            chunks = list(complete(client, SEA, stream=True, stream_options=usage, **options))
+            assert chunks[-1].choices or usage
+    for options in ({}, {"logprobs": 2}, {"echo": True, "logprobs": 1}, {"prompt": ["a", "b"], "n": 2},
+                    {"echo": True, "max_tokens": 0, "logprobs": 1}, {"prompt": [[5, 6], [7]]}, {"stop": "a"}):
+        body = {"model": "smollm2", "temperature": 0, "prompt": "The sea is", "max_tokens": 8, **options}
+        if "echo" not in body:
+            assert client.completions.create(**body).choices
+        reply = httpx.post(server.url + "/v1/completions", timeout=60, json={
+            **body, "stream": True, "stream_options": {"include_usage": True}}).text
+        events = [line.removeprefix("data: ") for line in reply.split("\n\n") if line]
+        assert events.pop() == "[DONE]" and len(events) > 1
+        events.append(httpx.post(server.url + "/v1/completions", json=body, timeout=60).text)
+        for event in events:
+            # OpenAI has these nulls too, though the client's types deny them: before a stream's end, and for
+            # the first token of a prompt.
+            for null, other in (('"finish_reason":null', '"finish_reason":"stop"'),
+                                ('"token_logprobs":[null', '"token_logprobs":[0'),
+                                ('"top_logprobs":[null', '"top_logprobs":[{}')):
+                event = event.replace(null, other)
+            openai.types.Completion.model_validate_json(event)
+    assert [model.id for model in client.models.list()] == ["smollm2"]
+    assert client.models.retrieve("smollm2").id == "smollm2"
