@@ -27,6 +27,13 @@ environment() {
   "$at/bin/pip" install -q --disable-pip-version-check "$@" >&2 || die "pip could not install $1: is PyPI reachable?"
 }
 
+for client in "${clients[@]}"; do
+  case "$client" in
+    lm-eval) environment lm-eval "$lm_eval" "transformers==5.24.0" ;;  # transformers for the tokenizer alone: no torch
+    genai-bench) environment genai-bench "$genai_bench" ;;
+  esac
+done
+
 step "starting the server"
 "$tern" serve --model-path "$model" --served-model-name tiny --port 0 2> "$out/serve.log" &
 server=$!
@@ -42,7 +49,6 @@ done
 for client in "${clients[@]}"; do
   case "$client" in
     lm-eval)
-      environment lm-eval "$lm_eval" "transformers==5.24.0"  # for the tokenizer alone: no torch
       step "running lm-eval (local-completions: token ids, echo, logprobs)"
       python3 tests/clients/make_lm_eval_data.py "$out/tasks"
       HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1 HF_HOME="$out/hf" .cache/clients/lm-eval/bin/lm_eval run \
@@ -52,13 +58,14 @@ for client in "${clients[@]}"; do
       cat "$out/lm-eval.txt"
       ;;
     genai-bench)
-      environment genai-bench "$genai_bench"
       step "running genai-bench"
+      rm -rf "$out/genai"
       HF_HUB_OFFLINE=1 .cache/clients/genai-bench/bin/genai-bench benchmark --api-backend openai --api-base "$url" --api-key none \
         --api-model-name tiny --model-tokenizer "$model" --task text-to-text --max-time-per-run 1 --max-requests-per-run 40 \
-        --num-concurrency 1 --num-concurrency 8 --traffic-scenario "D(100,50)" --experiment-base-dir "$out/genai" \
-        > "$out/genai-bench.txt" 2> "$out/genai-bench.log" || die "genai-bench failed: $(tail -n 1 "$out/genai-bench.log")"
-      cat "$out/genai-bench.txt"
+        --num-concurrency 1 --num-concurrency 8 --traffic-scenario "D(100,50)" --experiment-base-dir "$out/genai" --log-dir "$out" \
+        > "$out/genai-bench.log" 2>&1 || die "genai-bench failed: $(tail -n 1 "$out/genai-bench.log")"
+      python3 tests/clients/check_genai_bench.py "$out"/genai/* 40 || die "genai-bench saw errors; its log is $out/genai-bench.log"
       ;;
   esac
 done
+echo "clients.sh: ${clients[*]} ended well"
