@@ -129,8 +129,7 @@ Result<Value> Indent(Interpreter& in, const Value& self, const BoundArgs& args) 
   return Value::Str(std::move(out), self.safe());
 }
 
-Result<Value> Truncate(Interpreter& in, const Value& self, const BoundArgs& args) {
-  TERN_ASSIGN_OR_RETURN(const std::string text, ToStr(in.budget(), self));
+Result<Value> Truncate(Interpreter&, const Value& self, const BoundArgs& args) {
   TERN_ASSIGN_OR_RETURN(const int64_t length, args.Int(0, 255));
   const bool kill_words = args.Truth(1, false);
   TERN_ASSIGN_OR_RETURN(const auto end_text, args.Text(2));
@@ -143,8 +142,12 @@ Result<Value> Truncate(Interpreter& in, const Value& self, const BoundArgs& args
     return InvalidArgument(fmt::format("expected length >= {}, got {}", end_length, length));
   }
   if (leeway < 0) return InvalidArgument(fmt::format("expected leeway >= 0, got {}", leeway));
-  const int64_t count = CodePointCount(text);
+  TERN_ASSIGN_OR_RETURN(const int64_t count, Length(self));
   if (count - leeway <= length) return self;
+  if (!self.is_string()) {  // it has a length, but not what a text has
+    return TypeError(fmt::format("'{}' object cannot be truncated", self.type_name()));
+  }
+  const std::string& text = self.str();
   std::string_view kept = CodePointRange(text, 0, length - end_length);
   if (!kill_words) kept = kept.substr(0, kept.rfind(' '));
   return Value::Str(std::string(kept) + end);

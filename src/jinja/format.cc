@@ -9,6 +9,7 @@
 
 #include "base/utf8.h"
 #include "jinja/interpreter.h"
+#include "jinja/objects.h"
 #include "jinja/operators.h"
 #include "jinja/unicode.h"
 
@@ -164,7 +165,10 @@ class PercentFormatter {
       out += field;
     }
     const size_t given = args_.is_tuple() ? args_.items().size() : 1;
-    if (used_ < given && !args_.is_dict() && !args_.is_list() && !named_) {
+    // What Python takes for a mapping need not be used up.
+    const bool mapping = args_.is_dict() || args_.is_list() || args_.is_undefined() ||
+                         args_.as<RangeObject>() != nullptr;
+    if (used_ < given && !mapping && !named_) {
       return TypeError("not all arguments converted during string formatting");
     }
     return Value::Str(std::move(out), safe_);

@@ -224,6 +224,21 @@ group("filters_sequence",
           "xs | batch(2.0)", "xs | batch(2.0, 0)", "xs | batch(0)", "xs | batch(-1, 0)", "xs | batch(true)",
           "missing | batch(2)", "missing | slice(2)", "missing | unique", "[[1], [1]] | unique")))
 
+# Of whatever has a length.
+group("filters_text",
+      *("{{ " + e + " }}" for e in (
+          "d | truncate(5)", "xs | truncate(5)", "xs | truncate(3, leeway=0)", "xs | truncate(3, leeway=0) is sequence",
+          "range(20) | truncate(5)", "users | truncate(3, true, leeway=0)", "(1, 2, 3, 4) | truncate(3, leeway=0)",
+          "(1, 2, 3, 4) | truncate(3, true, leeway=0)", "n | truncate(5)", "missing | truncate(5)", "nil | truncate(5)",
+          "[1, 2, 3, 4] | truncate(3, true, '', 0)", "(xs | map('string')) | truncate(5)")))
+
+# What Python takes for a mapping need not be used up.
+group("strings",
+      *("{{ " + e + " }}" for e in (
+          "'a' % missing", "'a' % [1]", "'a' % {}", "'a' % range(3)", "'a' % (1,)", "'a' % ()", "'a' % 1", "'a' % 'b'",
+          "'a' % nil", "'%s' % missing", "'%(a)s' % missing", "'%(a)s' % range(3)", "'%d' % missing", "'a' % d",
+          "'a' % namespace(a=1)", "'a' % (xs | map('string'))", "'%s%s' % missing")))
+
 # A slice is Python's own, but for what jinja2 computes when it compiles.
 group("attributes",
       *("{{ " + e + " }}" for e in (
