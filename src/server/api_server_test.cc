@@ -179,6 +179,22 @@ TEST_F(ApiServerTest, FlushCacheDoesNotHoldUpTheNetworkThread) {
   caller.join();
 }
 
+TEST_F(ApiServerTest, CompletionsTakeARidForEachPrompt) {
+  Ready();
+  engine_.SetAnswer("abc");
+  const Json body = {{"prompt", Json::array({"a", "b"})}, {"rid", Json::array({"x", "y"})}};
+  EXPECT_EQ(PostOk("/v1/completions", body)["id"], "x");
+  EXPECT_EQ(engine_.last_request().rid, "y");
+  for (const Json& rid : {Json::array({"x"}), Json::array({"x", 5}), Json(5)}) {
+    Json wrong = body;
+    wrong["rid"] = rid;
+    const HttpResponse response = Post("/v1/completions", wrong);
+    EXPECT_EQ(response.status, 400) << rid;
+    EXPECT_THAT(response.body, HasSubstr("body.rid")) << rid;
+  }
+  EXPECT_EQ(PostOk("/v1/completions", {{"prompt", "a"}, {"rid", Json::array({"z"})}})["id"], "z");
+}
+
 TEST_F(ApiServerTest, TextCompletions) {
   Ready();
   engine_.SetAnswer("abc");

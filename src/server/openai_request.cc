@@ -15,6 +15,29 @@ constexpr int64_t kMaxTopLogprobs = 20;
 constexpr int64_t kDefaultCompletionTokens = 16;  // OpenAI's, for text completions
 constexpr std::string_view kBody = "body";
 
+Status ParseRids(const Json& body, CompletionParams* params) {
+  const Json* rid = JsonMember(body, "rid");
+  if (rid == nullptr || !rid->is_array()) {
+    TERN_ASSIGN_OR_RETURN(params->rid, JsonString(body, "rid", "", kBody));
+    return OkStatus();
+  }
+  for (const Json& item : *rid) {
+    if (!item.is_string()) {
+      return InvalidArgument("body.rid must be a string or a list of strings");
+    }
+    params->rids.push_back(item.get<std::string>());
+  }
+  if (!params->rids.empty()) params->rid = params->rids.front();
+  return OkStatus();
+}
+
+// As many as prompts, where there is a list of them.
+Status CheckRids(const CompletionParams& params, size_t prompts) {
+  if (params.rids.empty() || params.rids.size() == prompts) return OkStatus();
+  return InvalidArgument(
+      fmt::format("body.rid has {} elements for {} prompts", params.rids.size(), prompts));
+}
+
 // `least_tokens`: that an answer may be limited to.
 Result<CompletionParams> ParseParams(const Json& body, const SamplingDefaults& defaults,
                                      int64_t least_tokens) {
@@ -41,7 +64,7 @@ Result<CompletionParams> ParseParams(const Json& body, const SamplingDefaults& d
     TERN_ASSIGN_OR_RETURN(p.continuous_usage,
                           JsonBool(*options, "continuous_usage_stats", false, kOptions));
   }
-  TERN_ASSIGN_OR_RETURN(p.rid, JsonString(body, "rid", "", kBody));
+  TERN_RETURN_IF_ERROR(ParseRids(body, &p));
   TERN_ASSIGN_OR_RETURN(p.extra_key, JsonString(body, "extra_key", "", kBody));
   TERN_ASSIGN_OR_RETURN(p.cache_salt, JsonString(body, "cache_salt", "", kBody));
   TERN_ASSIGN_OR_RETURN(p.model, JsonString(body, "model", "", kBody));
@@ -108,6 +131,7 @@ Result<ChatRequest> ParseChatRequest(const Json& body, const SamplingDefaults& d
   ChatRequest request;
   TERN_ASSIGN_OR_RETURN(request.params, ParseParams(body, defaults, /*least_tokens=*/1));
   CompletionParams& p = request.params;
+  TERN_RETURN_IF_ERROR(CheckRids(p, 1));
   TERN_ASSIGN_OR_RETURN(p.logprobs, JsonBool(body, "logprobs", false, kBody));
   TERN_ASSIGN_OR_RETURN(p.top_logprobs, JsonInt(body, "top_logprobs", 0, kBody));
   TERN_RETURN_IF_ERROR(CheckTopLogprobs(p.top_logprobs, "top_logprobs"));
@@ -158,11 +182,13 @@ Result<CompletionRequest> ParseCompletionRequest(const Json& body,
   if (!is_list_of_prompts) {
     TERN_ASSIGN_OR_RETURN(auto parsed, ParsePrompt(*prompt));
     request.prompts.push_back(std::move(parsed));
+    TERN_RETURN_IF_ERROR(CheckRids(p, 1));
     return request;
   }
   if (prompt->size() > kMaxPrompts) {
     return InvalidArgument(fmt::format("body.prompt must have at most {} prompts", kMaxPrompts));
   }
+  TERN_RETURN_IF_ERROR(CheckRids(p, prompt->size()));
   for (const Json& item : *prompt) {
     TERN_ASSIGN_OR_RETURN(auto parsed, ParsePrompt(item));
     request.prompts.push_back(std::move(parsed));

@@ -25,6 +25,7 @@ struct CompletionParams {
   int64_t top_logprobs = 0;
   std::string model;  // any name is accepted, and echoed
   std::string rid, extra_key, cache_salt;
+  std::vector<std::string> rids;  // one for each prompt, rid being the first; empty: rid is of all
 };
 
 struct ChatRequest {

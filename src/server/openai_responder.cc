@@ -152,9 +152,10 @@ Result<std::vector<ChoiceSpec>> MakeChoices(const CompletionParams& params, int6
   common.extra_key = params.extra_key;
   common.cache_salt = params.cache_salt;
   std::vector<ChoiceSpec> choices;
-  for (std::vector<int32_t>& prompt : prompts) {
-    TERN_RETURN_IF_ERROR(
-        AppendChoices(std::move(prompt), params.n, params.text, common, context_length, &choices));
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    if (!params.rids.empty()) common.rid = params.rids[i];
+    TERN_RETURN_IF_ERROR(AppendChoices(std::move(prompts[i]), params.n, params.text, common,
+                                       context_length, &choices));
   }
   TERN_RETURN_IF_ERROR(CheckPromptLogprobs(choices));
   return choices;

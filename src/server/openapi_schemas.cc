@@ -66,13 +66,13 @@ constexpr char kRequests[] = R"json({
   "stream": {"type": "boolean", "examples": [false]},
   "stream_options": {"type": "object", "properties": {"include_usage": {"type": "boolean"}, "continuous_usage_stats": {"type": "boolean"}}, "examples": [{"include_usage": true}]},
   "response_format": {"type": "object", "properties": {"type": {"const": "text"}}, "examples": [{"type": "text"}]},
-  "rid": {"type": "string", "examples": ["my-request"], "description": "the id of the answer; for /abort_request"},
   "extra_key": {"type": "string", "examples": ["tenant"]},
   "cache_salt": {"type": "string", "examples": ["salt"], "description": "prefixes are shared among requests of one salt"}
 }},
 "ChatRequest": {"allOf": [{"$ref": "#/components/schemas/SamplingParameters"}, {"$ref": "#/components/schemas/OpenAiParameters"},
  {"type": "object", "required": ["messages"], "properties": {
   "messages": {"type": "array", "minItems": 1, "items": {"$ref": "#/components/schemas/Message"}, "examples": [[{"role": "user", "content": "Hi"}], [{"role": "developer", "content": "Be brief."}, {"role": "user", "content": [{"type": "text", "text": "Hi"}]}]]},
+  "rid": {"type": "string", "examples": ["my-request"], "description": "the id of the answer; for /abort_request"},
   "logprobs": {"type": "boolean", "examples": [true]},
   "top_logprobs": {"type": "integer", "minimum": 0, "maximum": 20, "examples": [0], "description": "needs logprobs"},
   "tools": {"type": "array", "items": {"$ref": "#/components/schemas/Tool"}, "examples": [[{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]]},
@@ -96,6 +96,7 @@ constexpr char kRequests[] = R"json({
 "CompletionRequest": {"allOf": [{"$ref": "#/components/schemas/SamplingParameters"}, {"$ref": "#/components/schemas/OpenAiParameters"},
  {"type": "object", "required": ["prompt"], "properties": {
   "prompt": {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}, {"type": "array", "items": {"type": "integer"}}, {"type": "array", "items": {"type": "array", "items": {"type": "integer"}}}], "examples": ["Hi", ["a", "b"], [72, 105], [[72], [105]]]},
+  "rid": {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}], "examples": ["my-request", ["my-request"]], "description": "the id of the answer; for /abort_request; or one for each prompt"},
   "echo": {"type": "boolean", "examples": [true], "description": "the text begins with the prompt, the logprobs too"},
   "logprobs": {"type": "integer", "minimum": 0, "maximum": 20, "examples": [0, 2]},
   "suffix": {"type": "string", "maxLength": 0, "examples": [""]}
