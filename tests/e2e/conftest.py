@@ -39,8 +39,8 @@ class Server:
             time.sleep(0.02)
         raise AssertionError("not ready: " + self.log())
 
-    def client(self):
-        return openai.OpenAI(base_url=self.url + "/v1", api_key="none", max_retries=0)
+    def client(self, **options):
+        return openai.OpenAI(base_url=self.url + "/v1", api_key="none", max_retries=0, **options)
 
     def stats(self):
         return httpx.get(self.url + "/server_info").json()["internal_states"][0]

@@ -170,8 +170,7 @@ def test_bad_inputs_are_4xx_and_the_server_lives_on(server):
 
 def test_the_clients_types_accept_every_answer(server):
     """The client builds its types without looking; with strict validation it checks every field of them."""
-    client = openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0,
-                           _strict_response_validation=True)
+    client = server.client(_strict_response_validation=True)
     tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
     for options in ({}, {"n": 2, "temperature": 1}, {"logprobs": True, "top_logprobs": 3}, {"max_tokens": 2},
                     {"stop": "a"}, {"tools": [tool]}, {"extra_body": {"separate_reasoning": False}}):

@@ -27,7 +27,8 @@ def tiny():
 
 
 def complete(server, messages, **options):
-    return server.client().chat.completions.create(
+    client = server.client(_strict_response_validation=True)
+    return client.chat.completions.create(
         model="tiny", messages=messages, temperature=0, max_tokens=64, **options)
 
 
