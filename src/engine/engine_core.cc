@@ -505,8 +505,9 @@ void EngineCore::End(RequestId id, FinishEvent event) {
   if (finished) {
     // Rows behind the last token that counts are not offered.
     try {
-      kv_->Commit(sequence->space, sequence->tokens, std::min(sequence->computed, sequence->size()),
-                  sequence->prompt_tokens, &sequence->lease);
+      kv_->CommitLast(sequence->space, sequence->tokens,
+                      std::min(sequence->computed, sequence->size()), sequence->prompt_tokens,
+                      &sequence->lease);
     } catch (const std::bad_alloc&) {  // others will not find the rows; the sink must hear the end
       TERN_LOG(kWarning, "request {}: no memory to cache its pages", id);
     }

@@ -1,6 +1,6 @@
-// NaiveCache: the prefix cache as its specification reads: a list of (namespace, all tokens up to a
-// page's end, page). No hashes, no tree. radix_cache_test.cc runs it in lockstep with RadixCache.
-// Thread: tests only.
+// NaiveCache: the prefix cache as its specification reads: a list of (namespace, all tokens up to
+// the last one of a page, page). No hashes, no tree, no order. radix_cache_test.cc runs it in
+// lockstep with RadixCache. Thread: tests only.
 #pragma once
 
 #include <algorithm>
@@ -18,7 +18,7 @@ class NaiveCache {
 
   struct Entry {
     CacheNamespace space;
-    std::vector<int32_t> prefix;  // a whole number of pages
+    std::vector<int32_t> prefix;  // a whole number of pages, unless the page is a tail
     PageId page;
     int64_t locks = 0;
     uint64_t last_use = 0;
@@ -39,7 +39,33 @@ class NaiveCache {
       ++entry->locks;
       entry->last_use = now_;
     }
+    if (Entry* behind = LongestBehind(space, tokens, pages.size())) behind->last_use = now_;
     return pages;
+  }
+
+  // The page behind the first `pages` ones of `tokens` that agrees longest with them; rows 0: none.
+  struct Rows {
+    PageId page{};
+    int64_t rows = 0;
+  };
+  Rows FindRows(const CacheNamespace& space, const Tokens& tokens, size_t pages) {
+    Entry* entry = LongestBehind(space, tokens, pages);
+    if (entry == nullptr) return {};
+    const int64_t rows = Agreement(*entry, tokens) - static_cast<int64_t>(pages * page_tokens_);
+    if (rows == static_cast<int64_t>(page_tokens_)) return {};
+    Use(*entry);
+    return {entry->page, rows};
+  }
+
+  // `tokens` end within `page`. Whether it is taken, and the page of the tail that it replaces.
+  bool InsertTail(const CacheNamespace& space, const Tokens& tokens, PageId page) {
+    const size_t pages = tokens.size() / page_tokens_;
+    Entry* known = LongestBehind(space, tokens, pages);
+    const bool taken =
+        known == nullptr || Agreement(*known, tokens) < static_cast<int64_t>(tokens.size());
+    if (taken) known = Add(space, tokens, page);
+    Use(*known);
+    return taken;
   }
 
   // Drops one lock of each of the first `pages` pages of `tokens`.
@@ -59,7 +85,7 @@ class NaiveCache {
     for (size_t i = 0; i < pages.size(); ++i) {
       const size_t n = (i + 1) * page_tokens_;
       if (Find(space, tokens, n) == nullptr) {
-        entries_.push_back({space, Tokens(tokens.begin(), tokens.begin() + long(n)), pages[i]});
+        Add(space, Tokens(tokens.begin(), tokens.begin() + long(n)), pages[i]);
       }
       Entry* entry = Find(space, tokens, n);
       pages[i] = entry->page;
@@ -98,11 +124,60 @@ class NaiveCache {
     return nullptr;
   }
 
+  // Whether `other` begins with all tokens of `entry`, and has more.
+  static bool Extends(const Entry& other, const Entry& entry) {
+    return other.space == entry.space && other.prefix.size() > entry.prefix.size() &&
+           std::equal(entry.prefix.begin(), entry.prefix.end(), other.prefix.begin());
+  }
   bool IsExtended(const Entry& entry) const {
-    return std::any_of(entries_.begin(), entries_.end(), [&](const Entry& other) {
-      return other.space == entry.space && other.prefix.size() > entry.prefix.size() &&
-             std::equal(entry.prefix.begin(), entry.prefix.end(), other.prefix.begin());
+    return std::any_of(entries_.begin(), entries_.end(),
+                       [&](const Entry& other) { return Extends(other, entry); });
+  }
+
+  static int64_t Agreement(const Entry& entry, const Tokens& tokens) {
+    return std::ranges::mismatch(entry.prefix, tokens).in2 - tokens.begin();
+  }
+
+  // Of the entries one page longer than the first `pages` pages of `tokens`, and with those and one
+  // more token at least: the one that agrees longest.
+  Entry* LongestBehind(const CacheNamespace& space, const Tokens& tokens, size_t pages) {
+    const size_t before = pages * page_tokens_;
+    const Tokens query(tokens.begin(),
+                       tokens.begin() + long(std::min(tokens.size(), before + page_tokens_)));
+    Entry* best = nullptr;
+    for (Entry& entry : entries_) {
+      if (entry.space != space || entry.prefix.size() <= before ||
+          entry.prefix.size() > before + page_tokens_ ||
+          Agreement(entry, query) <= static_cast<int64_t>(before)) {
+        continue;
+      }
+      const auto longer = best == nullptr ? 1 : Agreement(entry, query) - Agreement(*best, query);
+      const bool behind = entry.prefix >= query;
+      const bool first_behind =
+          behind && (best == nullptr || best->prefix < query || entry.prefix < best->prefix);
+      const bool last_before =
+          !behind && (best == nullptr || (best->prefix < query && entry.prefix > best->prefix));
+      if (longer > 0 || (longer == 0 && (first_behind || last_before))) best = &entry;
+    }
+    return best;
+  }
+
+  // A tail that the new entry continues is gone.
+  Entry* Add(const CacheNamespace& space, const Tokens& prefix, PageId page) {
+    Entry added{space, prefix, page};
+    std::erase_if(entries_, [&](const Entry& entry) {
+      return entry.prefix.size() % page_tokens_ != 0 && Extends(added, entry);
     });
+    entries_.push_back(std::move(added));
+    return &entries_.back();
+  }
+
+  // Marks an entry, and those that it extends, as used now.
+  void Use(const Entry& used) {
+    ++now_;
+    for (Entry& entry : entries_) {
+      if (&entry == &used || Extends(used, entry)) entry.last_use = now_;
+    }
   }
 
   size_t page_tokens_;

@@ -13,6 +13,7 @@ namespace tern {
 struct RadixCache::Space {
   uint64_t chain = 0;
   int64_t nodes = 0;
+  Children children;
   std::map<CacheNamespace, std::unique_ptr<Space>>::iterator self;
 };
 
@@ -20,15 +21,24 @@ class RadixCache::Node {
  public:
   Space* space = nullptr;
   Node* parent = nullptr;       // null: child of the root
-  uint64_t chain = 0;           // hash of namespace and tokens up to this page's end
-  std::vector<int32_t> tokens;  // [P], of this page
+  uint64_t chain = 0;           // hash of namespace and tokens up to the last one of this page
+  std::vector<int32_t> tokens;  // of this page; [P] unless it is a tail
   PageRef page;
   int64_t depth = 1;  // pages from the root, this one included
   bool condemned = false;
-  int64_t locks = 0;  // on this node or a descendant
-  int64_t children = 0;
+  int64_t locks = 0;     // on this node or a descendant
+  int64_t children = 0;  // condemned ones included
+  Children live_children;
   uint64_t last_use = 0;
 };
+
+bool RadixCache::ByTokens::operator()(const Node* a, const Node* b) const {
+  return a->tokens < b->tokens;
+}
+
+bool RadixCache::ByTokens::operator()(const Node* a, std::span<const int32_t> b) const {
+  return std::ranges::lexicographical_compare(a->tokens, b);
+}
 
 RadixCache::RadixCache(PagePool& pool, uint64_t hash_mask) : pool_(pool), hash_mask_(hash_mask) {}
 RadixCache::~RadixCache() = default;
@@ -51,18 +61,59 @@ RadixCache::Node* RadixCache::FindChild(const Space& space, Node* parent, uint64
   for (auto it = first; it != last; ++it) {
     Node* node = it->second.get();
     if (node->space != &space || node->parent != parent) continue;
-    const bool same = std::equal(tokens.begin(), tokens.end(), node->tokens.begin());
-    if (!same && !faults_.match_without_tokens) continue;
+    if (node->tokens.size() != tokens.size()) continue;  // a tail
+    if (!std::ranges::equal(tokens, node->tokens) && !faults_.match_without_tokens) continue;
     using Verdict = PageVerifier::Verdict;
-    const Verdict verdict = verifier != nullptr ? verifier->Judge(node->page, node->depth - 1)
-                            : pool_.Matches(node->page) ? Verdict::kShare
-                                                        : Verdict::kCondemn;
+    const Verdict verdict =
+        verifier != nullptr ? verifier->Judge(node->page, node->depth - 1) : JudgeTag(node->page);
     if (verdict == Verdict::kShare) return node;
     if (verdict == Verdict::kRefuse) continue;
     Condemn(node->page.id);
     return nullptr;
   }
   return nullptr;
+}
+
+PageVerifier::Verdict RadixCache::JudgeTag(PageRef page) const {
+  return pool_.Matches(page) ? PageVerifier::Verdict::kShare : PageVerifier::Verdict::kCondemn;
+}
+
+RadixCache::Children& RadixCache::ChildrenOf(Space& space, Node* parent) {
+  return parent != nullptr ? parent->live_children : space.children;
+}
+
+RadixCache::Agreement RadixCache::LongestAgreement(const Children& children,
+                                                   std::span<const int32_t> tokens) const {
+  tokens = tokens.first(std::min(tokens.size(), static_cast<size_t>(pool_.format().page_tokens())));
+  const auto rows_of = [&](const Node* node) {
+    return std::ranges::mismatch(node->tokens, tokens).in2 - tokens.begin();
+  };
+  const auto next = children.lower_bound(tokens);
+  Agreement longest;
+  if (next != children.end()) longest = {*next, rows_of(*next)};
+  if (next != children.begin()) {
+    Node* const before = *std::prev(next);
+    if (rows_of(before) > longest.rows) longest = {before, rows_of(before)};
+  }
+  return longest.rows > 0 ? longest : Agreement{};
+}
+
+std::optional<RadixCache::Rows> RadixCache::FindRows(const CacheNamespace& space, Node* prefix,
+                                                     std::span<const int32_t> tokens,
+                                                     PageVerifier* verifier) {
+  const auto found = spaces_.find(Effective(space));
+  if (found == spaces_.end()) return std::nullopt;
+  const auto [node, rows] = LongestAgreement(ChildrenOf(*found->second, prefix), tokens);
+  if (node == nullptr || rows == pool_.format().page_tokens()) return std::nullopt;
+  const int64_t claimed = rows + (faults_.copy_a_row_too_many ? 1 : 0);
+  using Verdict = PageVerifier::Verdict;
+  const Verdict verdict =
+      verifier != nullptr ? verifier->JudgeRows(node->page, node->depth - 1, node->tokens, claimed)
+                          : JudgeTag(node->page);
+  if (verdict == Verdict::kCondemn) Condemn(node->page.id);
+  if (verdict != Verdict::kShare) return std::nullopt;
+  Touch(node);
+  return Rows{node->page, claimed};
 }
 
 RadixCache::Node* RadixCache::MatchAndLock(const CacheNamespace& space,
@@ -82,8 +133,9 @@ RadixCache::Node* RadixCache::MatchAndLock(const CacheNamespace& space,
     pages->push_back(next->page);
     last = next;
   }
+  const Agreement behind = LongestAgreement(ChildrenOf(*root, last), tokens);
+  Touch(behind.node != nullptr ? behind.node : last);
   if (--root->nodes == 0) spaces_.erase(root->self);
-  Touch(last);
   for (Node* node = last; node != nullptr; node = node->parent) {
     Unlist(node);
     ++node->locks;
@@ -111,13 +163,7 @@ RadixCache::Node* RadixCache::Insert(const CacheNamespace& space, Node* locked,
   if (locked != nullptr && locked->condemned) return locked;
   const size_t page_tokens = static_cast<size_t>(pool_.format().page_tokens());
   TERN_CHECK(tokens.size() / page_tokens >= pages.size());
-  const auto [it, is_new] = spaces_.try_emplace(Effective(space));
-  if (is_new) {
-    it->second = std::make_unique<Space>();
-    it->second->chain = ChainRoot(0, Effective(space));
-    it->second->self = it;
-  }
-  Space* root = it->second.get();
+  Space* root = SpaceOf(space);
   ++root->nodes;
   Node* last = locked;
   for (size_t i = static_cast<size_t>(DepthOf(locked)); i < pages.size(); ++i) {
@@ -129,18 +175,7 @@ RadixCache::Node* RadixCache::Insert(const CacheNamespace& space, Node* locked,
       pages[i] = node->page;
     } else {
       if (!pool_.MoveToCache(pages[i])) break;
-      auto made = std::make_unique<Node>();
-      node = made.get();
-      node->space = root;
-      node->parent = last;
-      node->chain = chain;
-      node->tokens.assign(page.begin(), page.end());
-      node->page = pages[i];
-      node->depth = static_cast<int64_t>(i) + 1;
-      nodes_.emplace(chain, std::move(made));
-      ++root->nodes;
-      if (last != nullptr) ++last->children;  // `last` is locked: not in the eviction order
-      List(node);
+      node = Add(*root, last, page, pages[i]);
     }
     Unlist(node);
     ++node->locks;
@@ -150,6 +185,59 @@ RadixCache::Node* RadixCache::Insert(const CacheNamespace& space, Node* locked,
   if (--root->nodes == 0) spaces_.erase(root->self);
   Touch(last);
   return last;
+}
+
+bool RadixCache::InsertTail(const CacheNamespace& space, Node* prefix,
+                            std::span<const int32_t> tokens, PageRef page) {
+  if (prefix != nullptr && prefix->condemned) return false;
+  TERN_CHECK(!tokens.empty() && tokens.size() < static_cast<size_t>(pool_.format().page_tokens()));
+  Space* root = SpaceOf(space);
+  ++root->nodes;
+  const Agreement known = LongestAgreement(ChildrenOf(*root, prefix), tokens);
+  const bool is_known = known.rows == static_cast<int64_t>(tokens.size());
+  const bool taken = !is_known && pool_.MoveToCache(page);
+  Touch(is_known ? known.node : taken ? Add(*root, prefix, tokens, page) : nullptr);
+  if (--root->nodes == 0) spaces_.erase(root->self);
+  return taken;
+}
+
+RadixCache::Space* RadixCache::SpaceOf(const CacheNamespace& space) {
+  const auto [it, is_new] = spaces_.try_emplace(Effective(space));
+  if (is_new) {
+    it->second = std::make_unique<Space>();
+    it->second->chain = ChainRoot(0, Effective(space));
+    it->second->self = it;
+  }
+  return it->second.get();
+}
+
+RadixCache::Node* RadixCache::Add(Space& space, Node* parent, std::span<const int32_t> tokens,
+                                  PageRef page) {
+  auto made = std::make_unique<Node>();
+  Node* const node = made.get();
+  node->space = &space;
+  node->parent = parent;
+  node->chain = Chain(space, parent, tokens);
+  node->tokens.assign(tokens.begin(), tokens.end());
+  node->page = page;
+  node->depth = DepthOf(parent) + 1;
+  nodes_.emplace(node->chain, std::move(made));
+  ++space.nodes;
+  if (parent != nullptr) {
+    Unlist(parent);
+    ++parent->children;
+    List(parent);
+  }
+  Children& siblings = ChildrenOf(space, parent);
+  const auto it = siblings.insert(node);
+  List(node);
+  // A tail that this page continues lies right before it.
+  Node* const before = it == siblings.begin() ? nullptr : *std::prev(it);
+  if (before != nullptr && before->tokens.size() < node->tokens.size() &&
+      std::ranges::equal(before->tokens, tokens.first(before->tokens.size()))) {
+    Remove(before);
+  }
+  return node;
 }
 
 int64_t RadixCache::Evict(int64_t pages) {
@@ -176,6 +264,7 @@ void RadixCache::Condemn(PageId page) {
   for (Node* node : tainted) {
     Unlist(node);
     node->condemned = true;
+    Unlink(node);
     const auto [first, last] = nodes_.equal_range(node->chain);
     const auto it =
         std::find_if(first, last, [&](const auto& e) { return e.second.get() == node; });
@@ -216,6 +305,12 @@ void RadixCache::List(Node* node) {
   if (node->children == 0) TERN_CHECK(lru_.emplace(node->last_use, node).second);
 }
 
+void RadixCache::Unlink(Node* node) {
+  Children& siblings = ChildrenOf(*node->space, node->parent);
+  auto [it, last] = siblings.equal_range(node);
+  siblings.erase(std::find(it, last, node));
+}
+
 void RadixCache::Remove(Node* node) {
   Unlist(node);
   pool_.Free(node->page);
@@ -224,6 +319,7 @@ void RadixCache::Remove(Node* node) {
     --parent->children;
     List(parent);
   }
+  if (!node->condemned) Unlink(node);
   if (Space* space = node->space; --space->nodes == 0) spaces_.erase(space->self);
   if (node->condemned) {
     condemned_.erase(node);
@@ -272,6 +368,20 @@ Status RadixCache::CheckInvariants(std::span<const Node* const> locked) const {
     }
     if (!node->condemned && !pool_.Matches(node->page)) {
       return Internal(fmt::format("prefix cache: page {} is not the one it was", page));
+    }
+    if (!node->condemned) {
+      const Children& siblings = ChildrenOf(*node->space, node->parent);
+      const auto [begin, end] = siblings.equal_range(node);
+      if (std::count(begin, end, node) != 1) {
+        return Internal(fmt::format("prefix cache: page {} is not among its siblings", page));
+      }
+      const bool tail = static_cast<int64_t>(node->tokens.size()) < pool_.format().page_tokens();
+      const bool continued =
+          end != siblings.end() &&
+          std::ranges::mismatch((*end)->tokens, node->tokens).in2 == node->tokens.end();
+      if (tail && (node->locks > 0 || node->children > 0 || continued || node->tokens.empty())) {
+        return Internal(fmt::format("prefix cache: page {} is no tail", page));
+      }
     }
     if (node->locks > 0 || node->condemned) continue;
     ++unlocked;

@@ -1,9 +1,13 @@
-// RadixCache: the prefix cache. A tree whose nodes are whole pages: the path from a root to a node
-// spells the tokens whose KV rows lie in the path's pages. One root per namespace (extra key,
-// salt), so that tenants can't find each other's prefixes.
+// RadixCache: the prefix cache. A tree whose nodes are pages: the path from a root to a node spells
+// the tokens whose KV rows lie in the path's pages. One root per namespace (extra key, salt), so
+// that tenants can't find each other's prefixes.
 //
-// Nodes are found by a hash of the namespace and of all tokens up to the page's end, and confirmed
-// by comparing parent and tokens: a hash collision costs a comparison, never a wrong page.
+// Whole pages are shared. They are found by a hash of the namespace and of all tokens up to the
+// page's end, and confirmed by comparing parent and tokens: a hash collision costs a comparison,
+// never a wrong page. A tail, the last page of a sequence that ended within it, is a leaf with
+// fewer tokens; it is never shared or locked. From a tail, or a whole page that goes on otherwise,
+// the rows of the first tokens can be copied.
+//
 // A lock on a node keeps it and its ancestors; unlocked leaves are evicted least recently used
 // first. Owner: KvCache. Thread: the engine thread.
 #pragma once
@@ -11,6 +15,8 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
+#include <set>
 #include <span>
 #include <unordered_map>
 #include <vector>
@@ -20,8 +26,9 @@
 
 namespace tern {
 
-// Says whether a page that the tree lists may become page number `index` of a sequence. Without a
-// verifier, its tag decides between kShare and kCondemn.
+// Says whether a page that the tree lists may become page number `index` of a sequence, or whether
+// its first `rows` rows may, when it is listed with the tokens `listed`. Without a verifier, its
+// tag decides between kShare and kCondemn.
 class PageVerifier {
  public:
   enum class Verdict {
@@ -31,6 +38,8 @@ class PageVerifier {
   };
   virtual ~PageVerifier() = default;
   virtual Verdict Judge(PageRef page, int64_t index) = 0;
+  virtual Verdict JudgeRows(PageRef page, int64_t index, std::span<const int32_t> listed,
+                            int64_t rows) = 0;
 };
 
 class RadixCache {
@@ -45,11 +54,22 @@ class RadixCache {
 
   // Appends the pages of the longest cached prefix of `tokens` to *pages and locks it. Returns the
   // lock: the prefix's last node, or null when nothing matches. A page that may not be shared is
-  // condemned and ends the prefix.
+  // condemned and ends the prefix. The page that FindRows would return counts as used, too.
   Node* MatchAndLock(const CacheNamespace& space, std::span<const int32_t> tokens,
                      std::vector<PageRef>* pages, PageVerifier* verifier = nullptr);
   // Drops one lock; null is no lock.
   void Unlock(Node* node);
+
+  // The page behind `prefix` (null: the first one) whose tokens agree longest with `tokens`, and
+  // with how many of them: less than P, else it would have been shared. Of several, the first in
+  // the order of tokens that is not before `tokens`, else the last before. Nullopt: there is none,
+  // or it may not be read.
+  struct Rows {
+    PageRef page;
+    int64_t rows = 0;
+  };
+  std::optional<Rows> FindRows(const CacheNamespace& space, Node* prefix,
+                               std::span<const int32_t> tokens, PageVerifier* verifier = nullptr);
 
   // Hands pages to the tree. pages[i] holds the rows of tokens [i*P, (i+1)*P); those of the path to
   // `locked` come first and are in the tree already. Where the tree has an equal node that may be
@@ -58,6 +78,12 @@ class RadixCache {
   // caller's. REQUIRES: tokens.size() >= pages.size() * P.
   Node* Insert(const CacheNamespace& space, Node* locked, std::span<const int32_t> tokens,
                std::span<PageRef> pages, PageVerifier* verifier = nullptr);
+
+  // Hands over a tail: the page behind `prefix` whose first rows are those of `tokens`, 1 to P - 1
+  // of them. It replaces the tail that it continues. False: it remains the caller's, because its
+  // rows are in the tree, it is stale, or `prefix` is condemned.
+  bool InsertTail(const CacheNamespace& space, Node* prefix, std::span<const int32_t> tokens,
+                  PageRef page);
 
   // Frees up to `pages` unlocked pages, least recently used first. Returns how many.
   int64_t Evict(int64_t pages);
@@ -73,18 +99,37 @@ class RadixCache {
   static int64_t DepthOf(const Node* node);
 
   // Locks, children, eviction order and counts agree with each other and with `locked`, the locks
-  // that holders have now; every cached page belongs to one node. Errors: kInternal.
+  // that holders have now; every cached page belongs to one node; tails are leaves that nobody has
+  // locked, and no other page has their rows. Errors: kInternal.
   Status CheckInvariants(std::span<const Node* const> locked) const;
 
   void InjectFaults(KvFaults faults) { faults_ = faults; }
 
  private:
   struct Space;
+  // Lexicographic: of all nodes in this order, those next to some tokens agree longest with them.
+  struct ByTokens {
+    using is_transparent = void;
+    bool operator()(const Node* a, const Node* b) const;
+    bool operator()(const Node* a, std::span<const int32_t> b) const;
+  };
+  using Children = std::multiset<Node*, ByTokens>;
 
   // The live child of `parent` (of the root when null) with these tokens that may be shared, or
   // null.
   Node* FindChild(const Space& space, Node* parent, uint64_t chain, std::span<const int32_t> tokens,
                   PageVerifier* verifier);
+  struct Agreement {
+    Node* node = nullptr;
+    int64_t rows = 0;
+  };
+  // As FindRows, unverified; null where no token agrees.
+  Agreement LongestAgreement(const Children& children, std::span<const int32_t> tokens) const;
+  static Children& ChildrenOf(Space& space, Node* parent);
+  Space* SpaceOf(const CacheNamespace& space);
+  // Makes a node of a page that is the tree's already.
+  Node* Add(Space& space, Node* parent, std::span<const int32_t> tokens, PageRef page);
+  PageVerifier::Verdict JudgeTag(PageRef page) const;
   uint64_t Chain(const Space& space, const Node* parent, std::span<const int32_t> tokens) const;
   const CacheNamespace& Effective(const CacheNamespace& space) const;
   // Marks the path to `node` as used now.
@@ -92,6 +137,8 @@ class RadixCache {
   // Keeps lru_ in step with a node's state: Unlist before a change, List after it.
   void Unlist(Node* node);
   void List(Node* node);
+  // Takes a live node from its siblings.
+  static void Unlink(Node* node);
   // Removes a node without locks and children and frees its page.
   void Remove(Node* node);
 

@@ -342,6 +342,52 @@ std::vector<FaultCase> Cases() {
          w.model.toy.FailWith(OkStatus());
          w.Start(kPrompt, 12);
        }},
+      {"ARowTooManyIsCopied",
+       kTags,
+       {kChain},
+       true,
+       [](KvFaults& f) { f.copy_a_row_too_many = true; },
+       [](World& w) {
+         w.RunAll();
+         w.Start(kPrompt, 1);
+         w.Step(3);
+         w.Start({1, 2, 3, 4, 5, 6, 20, 21, 22}, 12);
+       }},
+      {"TailOfAnotherTenantIsCopied",
+       kTags,
+       {kChain},
+       true,
+       [](KvFaults& f) { f.match_across_salts = true; },
+       [](World& w) {
+         w.Start({1, 2, 3}, 1, "a");
+         w.Step(4);
+         const auto b = w.Start({1, 2, 3}, 2, "b");
+         w.Step(4);
+         w.leak = b->cached_tokens() > 0;
+       }},
+      {"LayerLeftOutOfACopy",
+       kSealed,
+       {kSeal},
+       true,
+       [](KvFaults& f) { f.leave_a_layer_out_of_copies = true; },
+       [](World& w) {
+         w.Start(kPrompt, 1);
+         w.Step(3);
+         w.Start({1, 2, 3, 4, 5, 6, 20, 21, 22}, 12);
+       }},
+      {"BitFlipInAPageThatIsCopied",
+       kSealed,
+       {kSeal},
+       true,
+       none,
+       [](World& w) {
+         const auto a = w.Start({1, 2, 3}, 2);
+         w.Step(1);
+         const PageId page = w.PageOf(a, 0);
+         w.RunAll();
+         w.saboteur().FlipBit(page, 3, 0);
+         w.Start({1, 2, 3, 9}, 12);
+       }},
       {"DamagedHeader",
        kTags,
        {kTag},

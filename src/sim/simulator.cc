@@ -144,6 +144,7 @@ class Simulation {
     counts_->healed += stats.integrity.healed_requests;
     counts_->exposed += stats.integrity.exposed_requests;
     counts_->sealed_rows += stats.integrity.sealed_rows;
+    counts_->copied_rows += core_->kv().copied_rows();
     return OkStatus();
   }
 
@@ -393,7 +394,8 @@ class Simulation {
     return Internal("ended with " + status.ToString());
   }
 
-  // Whole pages of request i's prompt that some other request of its namespace could have left.
+  // Rows of request i's prompt that some other request of its namespace could have left; its last
+  // token is always computed.
   int64_t LongestKnownPrefix(size_t i) const {
     const SimRequest& request = schedule_.requests[i];
     int64_t longest = 0;
@@ -409,7 +411,7 @@ class Simulation {
           std::mismatch(known.begin(), known.end(), request.prompt.begin(), request.prompt.end());
       longest = std::max<int64_t>(longest, end.first - known.begin());
     }
-    return longest / schedule_.page_tokens * schedule_.page_tokens;
+    return std::min(longest, static_cast<int64_t>(request.prompt.size()) - 1);
   }
 
   // Everybody got exactly one end, and nobody holds a page.
@@ -473,6 +475,7 @@ SimCounts& SimCounts::operator+=(const SimCounts& other) {
   exposed += other.exposed;
   quarantined += other.quarantined;
   sealed_rows += other.sealed_rows;
+  copied_rows += other.copied_rows;
   return *this;
 }
 
