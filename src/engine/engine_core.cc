@@ -47,6 +47,8 @@ Result<std::unique_ptr<EngineCore>> EngineCore::Create(Model& model, ThreadPool&
       .reuse_decode_rows = HasOneRowForm(info) || options.deterministic_inference,
       .integrity = options.integrity.mode,
       .model_id = ModelKey(info, format.format()),
+      .max_protected_pages =
+          static_cast<int64_t>(options.kv_session_fraction * static_cast<double>(plan.pages)),
       .verify_interval_us = options.kv_verify_interval_us,
       .threads = &pool,
       .clock = &clock};
@@ -127,6 +129,10 @@ void EngineCore::Submit(RequestId id, GenerateRequest request, std::shared_ptr<T
   sequence->id = id;
   sequence->rid = std::move(request.rid);
   sequence->space = {std::move(request.extra_key), std::move(request.cache_salt)};
+  if (!request.session.empty()) {  // a session of one tenant is nobody else's
+    sequence->session =
+        std::max<uint64_t>(Hash64(request.session, ChainRoot(0, sequence->space)), 1);
+  }
   sequence->sampling = std::move(request.sampling);
   sequence->seed = sequence->sampling.seed.value_or(Mix64(random_seed_ + id));
   sequence->return_logprobs = request.return_logprobs;
@@ -507,7 +513,7 @@ void EngineCore::End(RequestId id, FinishEvent event) {
     try {
       kv_->CommitLast(sequence->space, sequence->tokens,
                       std::min(sequence->computed, sequence->size()), sequence->prompt_tokens,
-                      &sequence->lease);
+                      sequence->session, &sequence->lease);
     } catch (const std::bad_alloc&) {  // others will not find the rows; the sink must hear the end
       TERN_LOG(kWarning, "request {}: no memory to cache its pages", id);
     }
@@ -579,6 +585,7 @@ EngineStats EngineCore::Stats() const {
   stats.total_tokens = plan_.total_tokens;
   stats.cached_tokens = kv_->evictable_pages() * page_tokens;
   stats.free_tokens = kv_->pool().count(PageState::kFree) * page_tokens;
+  stats.protected_tokens = kv_->protected_pages() * page_tokens;
   stats.used_tokens = kv_->usable_pages() * page_tokens - stats.cached_tokens - stats.free_tokens;
   stats.context_length = plan_.context_length;
   stats.generated_tokens_per_s =

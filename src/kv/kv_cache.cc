@@ -93,7 +93,7 @@ Result<std::unique_ptr<KvCache>> KvCache::Create(PageFormat format, int64_t page
 
 KvCache::KvCache(PagePool pool, Options options)
     : pool_(std::move(pool)),
-      radix_(pool_),
+      radix_(pool_, options.max_protected_pages),
       options_(options),
       clock_(options.clock != nullptr ? *options.clock : SystemClock()),
       good_us_(static_cast<size_t>(pool_.pages())) {
@@ -243,21 +243,28 @@ void KvCache::Commit(const CacheNamespace& space, std::span<const int32_t> token
 }
 
 void KvCache::CommitLast(const CacheNamespace& space, std::span<const int32_t> tokens, int64_t rows,
-                         int64_t first_decode_row, KvLease* lease) {
+                         int64_t first_decode_row, uint64_t session, KvLease* lease) {
   if (!options_.reuse_prefixes) return;
   Commit(space, tokens, rows, first_decode_row, lease);
-  rows = Reusable(rows, first_decode_row);
-  const int64_t whole = rows / format().page_tokens();
-  const int64_t first = whole * format().page_tokens();
-  if (rows == first || lease->shared_pages() != whole) return;
-  const auto i = static_cast<size_t>(whole);
-  const PageRef page = lease->expected_[i];
-  const auto tail = tokens.subspan(static_cast<size_t>(first), static_cast<size_t>(rows - first));
-  const uint64_t before = i == 0 ? ChainRoot(options_.model_id, space) : lease->chains_[i - 1];
-  // What it may be copied for, whatever rows it has besides.
-  if (radix_.InsertTail(space, lease->prefix_, tail, page)) {
-    pool_.SetChain(page.id, ChainNext(before, tail));
+  const int64_t shared = lease->shared_pages() * format().page_tokens();
+  const int64_t left = Reusable(rows, first_decode_row) - shared;
+  RadixCache::Node* end = lease->prefix_;
+  if (left > 0 && left < format().page_tokens()) {
+    end = OfferTail(space, tokens.subspan(static_cast<size_t>(shared), static_cast<size_t>(left)),
+                    lease);
   }
+  if (session != 0) radix_.Protect(session, end);
+}
+
+RadixCache::Node* KvCache::OfferTail(const CacheNamespace& space, std::span<const int32_t> tail,
+                                     KvLease* lease) {
+  const auto i = static_cast<size_t>(lease->shared_pages());
+  const PageRef page = lease->expected_[i];
+  const uint64_t before = i == 0 ? ChainRoot(options_.model_id, space) : lease->chains_[i - 1];
+  const auto [node, taken] = radix_.InsertTail(space, lease->prefix_, tail, page);
+  // What it may be copied for, whatever rows it has besides.
+  if (taken) pool_.SetChain(page.id, ChainNext(before, tail));
+  return node != nullptr ? node : lease->prefix_;
 }
 
 void KvCache::Release(KvLease* lease) {

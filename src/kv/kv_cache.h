@@ -57,7 +57,8 @@ class KvCache {
     // is that bit-equal.
     bool reuse_decode_rows = true;
     KvIntegrity integrity = KvIntegrity::kTags;
-    uint64_t model_id = 0;  // goes into chains
+    uint64_t model_id = 0;            // goes into chains
+    int64_t max_protected_pages = 0;  // by sessions, all together
     // A page whose bytes were verified this long ago, or less, is shared as it is; 0: verified
     // again each time.
     int64_t verify_interval_us = 1'000'000;
@@ -93,10 +94,11 @@ class KvCache {
   // A page that lacks rows is not taken.
   void Commit(const CacheNamespace& space, std::span<const int32_t> tokens, int64_t rows,
               int64_t first_decode_row, KvLease* lease);
-  // As Commit, and offers the rows behind the last whole page for copying. Nothing is written to
-  // the lease any more: Release must follow.
+  // As Commit, and offers the rows behind the last whole page for copying. A `session` other than 0
+  // protects all of them from now on (kv/eviction_order.h). Nothing is written to the lease any
+  // more: Release must follow.
   void CommitLast(const CacheNamespace& space, std::span<const int32_t> tokens, int64_t rows,
-                  int64_t first_decode_row, KvLease* lease);
+                  int64_t first_decode_row, uint64_t session, KvLease* lease);
   // Gives everything back; the lease is empty again.
   void Release(KvLease* lease);
 
@@ -155,6 +157,7 @@ class KvCache {
   int64_t usable_pages() const { return pool_.pages() - quarantined_pages(); }
   int64_t quarantined_pages() const { return pool_.count(PageState::kQuarantined); }
   int64_t evictable_pages() const { return radix_.evictable_pages(); }
+  int64_t protected_pages() const { return radix_.protected_pages(); }
   int64_t evicted_pages() const { return evicted_pages_; }  // since the start
   const PagePool& pool() const { return pool_; }
 
@@ -178,6 +181,10 @@ class KvCache {
   int64_t Reusable(int64_t rows, int64_t first_decode_row) const {
     return options_.reuse_decode_rows ? rows : std::min(rows, first_decode_row);
   }
+  // Hands the page behind the shared ones to the tree, its first rows those of `tail`. Returns the
+  // last node that the tree has of the sequence.
+  RadixCache::Node* OfferTail(const CacheNamespace& space, std::span<const int32_t> tail,
+                              KvLease* lease);
   // The chain of page `index` of a sequence, from its own tokens and what the lease has already.
   uint64_t ChainOf(const CacheNamespace& space, std::span<const int32_t> tokens, size_t index,
                    const KvLease& lease) const;

@@ -121,12 +121,12 @@ TEST(KvCache, DecodeRowsAreKeptBackWhereFormsDiffer) {
 
 // A sequence that has run and ended.
 void Leave(KvCache& cache, const Tokens& tokens, int64_t first_decode_row = 1000,
-           const CacheNamespace& space = {}) {
+           const CacheNamespace& space = {}, uint64_t session = 0) {
   KvLease lease;
   const auto rows = static_cast<int64_t>(tokens.size());
   ASSERT_TRUE(cache.Reserve(rows, &lease));
   Write(cache, tokens, 0, rows, &lease, space);
-  cache.CommitLast(space, tokens, rows, first_decode_row, &lease);
+  cache.CommitLast(space, tokens, rows, first_decode_row, session, &lease);
   cache.Release(&lease);
 }
 
@@ -220,7 +220,7 @@ TEST(KvCache, ASourceIsVerifiedWholeWhateverTheInterval) {
     ASSERT_TRUE(cache->Reserve(7, &a));
     Write(*cache, tokens, 0, 7, &a);
     const PageId source = a.expected()[1].id;
-    cache->CommitLast({}, tokens, 7, 7, &a);
+    cache->CommitLast({}, tokens, 7, 7, 0, &a);
     cache->Release(&a);
     cache->MutablePage(source)[cache->format().row_parts(0)[0].offset_bytes +
                                row * cache->format().row_parts(0)[0].row_bytes] ^= std::byte{1};

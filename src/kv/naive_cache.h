@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "kv/radix_cache.h"
@@ -14,7 +15,8 @@ namespace tern {
 
 class NaiveCache {
  public:
-  explicit NaiveCache(size_t page_tokens) : page_tokens_(page_tokens) {}
+  explicit NaiveCache(size_t page_tokens, size_t max_protected = 0)
+      : page_tokens_(page_tokens), max_protected_(max_protected) {}
 
   struct Entry {
     CacheNamespace space;
@@ -57,15 +59,32 @@ class NaiveCache {
     return {entry->page, rows};
   }
 
-  // `tokens` end within `page`. Whether it is taken, and the page of the tail that it replaces.
-  bool InsertTail(const CacheNamespace& space, const Tokens& tokens, PageId page) {
+  // `tokens` end within `page`. All tokens of the page that has the rows, and whether it is this
+  // one.
+  std::pair<Tokens, bool> InsertTail(const CacheNamespace& space, const Tokens& tokens,
+                                     PageId page) {
     const size_t pages = tokens.size() / page_tokens_;
     Entry* known = LongestBehind(space, tokens, pages);
     const bool taken =
         known == nullptr || Agreement(*known, tokens) < static_cast<int64_t>(tokens.size());
     if (taken) known = Add(space, tokens, page);
     Use(*known);
-    return taken;
+    return {known->prefix, taken};
+  }
+
+  // What begins `end` is what the session protects from now on, as many pages as there may be.
+  void Protect(uint64_t session, const CacheNamespace& space, Tokens end) {
+    end.resize(std::min(end.size(), max_protected_ * page_tokens_));
+    if (end.empty()) return;
+    std::erase_if(sessions_, [&](const Session& other) { return other.id == session; });
+    sessions_.push_back({session, ++now_, space, std::move(end)});
+    while (protected_pages() > max_protected_ || sessions_.size() > max_protected_) {
+      sessions_.erase(sessions_.begin());  // they are in the order of their last use
+    }
+  }
+  size_t protected_pages() const {
+    return static_cast<size_t>(std::ranges::count_if(
+        entries_, [&](const Entry& entry) { return LastProtector(entry) > 0; }));
   }
 
   // Drops one lock of each of the first `pages` pages of `tokens`.
@@ -95,17 +114,19 @@ class NaiveCache {
     return pages;
   }
 
-  // Removes unlocked entries that no other entry extends, oldest use first.
+  // Removes unlocked entries that no other entry extends: those that no session protects first, by
+  // their last use, then those of the session that was used longest ago.
   std::vector<PageId> Evict(int64_t count) {
     std::vector<PageId> evicted;
     while (static_cast<int64_t>(evicted.size()) < count) {
       size_t best = entries_.size();
       for (size_t i = 0; i < entries_.size(); ++i) {
         if (entries_[i].locks > 0 || IsExtended(entries_[i])) continue;
-        if (best == entries_.size() || entries_[i].last_use < entries_[best].last_use) best = i;
+        if (best == entries_.size() || Turn(entries_[i]) < Turn(entries_[best])) best = i;
       }
       if (best == entries_.size()) break;
       evicted.push_back(entries_[best].page);
+      EndBefore(entries_[best]);
       entries_.erase(entries_.begin() + long(best));
     }
     return evicted;
@@ -162,11 +183,43 @@ class NaiveCache {
     return best;
   }
 
+  // A conversation, and all tokens of the page where it ended.
+  struct Session {
+    uint64_t id, last_use;
+    CacheNamespace space;
+    Tokens end;
+  };
+  // The last use of the sessions that protect an entry; 0: none does.
+  uint64_t LastProtector(const Entry& entry) const {
+    uint64_t last = 0;
+    for (const Session& session : sessions_) {
+      if (session.space == entry.space && session.end.size() >= entry.prefix.size() &&
+          std::equal(entry.prefix.begin(), entry.prefix.end(), session.end.begin())) {
+        last = std::max(last, session.last_use);
+      }
+    }
+    return last;
+  }
+  std::pair<uint64_t, uint64_t> Turn(const Entry& entry) const {
+    const uint64_t protector = LastProtector(entry);
+    return {protector, protector > 0 ? 0 : entry.last_use};
+  }
+  // The entry goes: sessions end before it.
+  void EndBefore(const Entry& entry) {
+    for (Session& session : sessions_) {
+      if (session.space != entry.space || session.end != entry.prefix) continue;
+      session.end.resize((session.end.size() - 1) / page_tokens_ * page_tokens_);
+    }
+    std::erase_if(sessions_, [](const Session& session) { return session.end.empty(); });
+  }
+
   // A tail that the new entry continues is gone.
   Entry* Add(const CacheNamespace& space, const Tokens& prefix, PageId page) {
     Entry added{space, prefix, page};
     std::erase_if(entries_, [&](const Entry& entry) {
-      return entry.prefix.size() % page_tokens_ != 0 && Extends(added, entry);
+      const bool gone = entry.prefix.size() % page_tokens_ != 0 && Extends(added, entry);
+      if (gone) EndBefore(entry);
+      return gone;
     });
     entries_.push_back(std::move(added));
     return &entries_.back();
@@ -180,7 +233,8 @@ class NaiveCache {
     }
   }
 
-  size_t page_tokens_;
+  size_t page_tokens_, max_protected_;
+  std::vector<Session> sessions_;
   std::vector<Entry> entries_;
   uint64_t now_ = 0;
 };

@@ -8,8 +8,8 @@
 // fewer tokens; it is never shared or locked. From a tail, or a whole page that goes on otherwise,
 // the rows of the first tokens can be copied.
 //
-// A lock on a node keeps it and its ancestors; unlocked leaves are evicted least recently used
-// first. Owner: KvCache. Thread: the engine thread.
+// A lock on a node keeps it and its ancestors; unlocked leaves are evicted in the order of
+// kv/eviction_order.h. Owner: KvCache. Thread: the engine thread.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +19,10 @@
 #include <set>
 #include <span>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
+#include "kv/eviction_order.h"
 #include "kv/page_chain.h"
 #include "kv/page_pool.h"
 
@@ -46,8 +48,10 @@ class RadixCache {
  public:
   class Node;
 
-  // `hash_mask` narrows the hash so that tests can force collisions. `pool` outlives the cache.
-  explicit RadixCache(PagePool& pool, uint64_t hash_mask = ~uint64_t{0});
+  // `max_protected_pages`: of all sessions together. `hash_mask` narrows the hash so that tests can
+  // force collisions. `pool` outlives the cache.
+  explicit RadixCache(PagePool& pool, int64_t max_protected_pages = 0,
+                      uint64_t hash_mask = ~uint64_t{0});
   ~RadixCache();
   RadixCache(const RadixCache&) = delete;
   RadixCache& operator=(const RadixCache&) = delete;
@@ -80,19 +84,25 @@ class RadixCache {
                std::span<PageRef> pages, PageVerifier* verifier = nullptr);
 
   // Hands over a tail: the page behind `prefix` whose first rows are those of `tokens`, 1 to P - 1
-  // of them. It replaces the tail that it continues. False: it remains the caller's, because its
-  // rows are in the tree, it is stale, or `prefix` is condemned.
-  bool InsertTail(const CacheNamespace& space, Node* prefix, std::span<const int32_t> tokens,
-                  PageRef page);
+  // of them. It replaces the tail that it continues. Returns the node that has these rows, and
+  // whether the page was taken; else it remains the caller's: its rows were in the tree, or (null)
+  // it is stale, or `prefix` is condemned.
+  std::pair<Node*, bool> InsertTail(const CacheNamespace& space, Node* prefix,
+                                    std::span<const int32_t> tokens, PageRef page);
 
-  // Frees up to `pages` unlocked pages, least recently used first. Returns how many.
+  // The path to `node` (null: none) is evicted after what no session protects, until the session
+  // ends elsewhere or loses its protection to others.
+  void Protect(uint64_t session, Node* node);
+
+  // Frees up to `pages` unlocked pages, in the order of kv/eviction_order.h. Returns how many.
   int64_t Evict(int64_t pages);
   // Quarantines the page, if the tree lists it, and hides its node and all descendants from
   // matches. Locked ones leave the tree with their last lock.
   void Condemn(PageId page);
 
   int64_t pages() const { return static_cast<int64_t>(nodes_.size() + condemned_.size()); }
-  int64_t evictable_pages() const { return evictable_pages_; }
+  int64_t evictable_pages() const { return order_.evictable_pages(); }
+  int64_t protected_pages() const { return order_.protected_pages(); }
 
   // The pages of the path to `node`, root first; the depth is their number. Null: none.
   std::vector<PageRef> PathOf(const Node* node) const;
@@ -132,11 +142,6 @@ class RadixCache {
   PageVerifier::Verdict JudgeTag(PageRef page) const;
   uint64_t Chain(const Space& space, const Node* parent, std::span<const int32_t> tokens) const;
   const CacheNamespace& Effective(const CacheNamespace& space) const;
-  // Marks the path to `node` as used now.
-  void Touch(Node* node);
-  // Keeps lru_ in step with a node's state: Unlist before a change, List after it.
-  void Unlist(Node* node);
-  void List(Node* node);
   // Takes a live node from its siblings.
   static void Unlink(Node* node);
   // Removes a node without locks and children and frees its page.
@@ -147,9 +152,7 @@ class RadixCache {
   std::map<CacheNamespace, std::unique_ptr<Space>> spaces_;
   std::unordered_multimap<uint64_t, std::unique_ptr<Node>> nodes_;  // by chain
   std::unordered_map<Node*, std::unique_ptr<Node>> condemned_;      // still locked
-  std::map<uint64_t, Node*> lru_;  // unlocked leaves by last use; one path has one time
-  int64_t evictable_pages_ = 0;    // unlocked nodes
-  uint64_t now_ = 0;
+  EvictionOrder order_;
   KvFaults faults_;
 };
 

@@ -38,7 +38,7 @@ TEST(RadixCache, SharesWholePages) {
 
 TEST(RadixCache, NamespacesAreApart) {
   PagePool pool = TestPagePool(8, 2);
-  RadixCache cache(pool, 0);  // every hash is 0: only comparison keeps nodes apart
+  RadixCache cache(pool, 0, 0);  // every hash is 0: only comparison keeps nodes apart
   std::vector<PageRef> pages = AllocPages(pool, 1);
   const CacheNamespace ab = {.extra_key = "a", .cache_salt = "b"};
   cache.Unlock(cache.Insert(ab, nullptr, Tokens{1, 2}, pages));
@@ -156,15 +156,15 @@ TEST(RadixCache, ATailIsReplacedByWhatContinuesIt) {
   RadixCache cache(pool);
   const PageRef two = pool.Alloc().value(), same = pool.Alloc().value(),
                 three = pool.Alloc().value();
-  EXPECT_TRUE(cache.InsertTail({}, nullptr, Tokens{1, 2}, two));
-  EXPECT_FALSE(cache.InsertTail({}, nullptr, Tokens{1, 2}, same));
-  EXPECT_FALSE(cache.InsertTail({}, nullptr, Tokens{1}, same));
+  EXPECT_TRUE(cache.InsertTail({}, nullptr, Tokens{1, 2}, two).second);
+  EXPECT_FALSE(cache.InsertTail({}, nullptr, Tokens{1, 2}, same).second);
+  EXPECT_FALSE(cache.InsertTail({}, nullptr, Tokens{1}, same).second);
   EXPECT_EQ(pool.state(same.id), PageState::kHeld);
   std::vector<PageRef> found;
   EXPECT_EQ(cache.MatchAndLock({}, Tokens{1, 2, 3, 4}, &found), nullptr);  // never shared
   EXPECT_EQ(cache.FindRows({}, nullptr, Tokens{1, 2, 3, 4})->page, two);
 
-  EXPECT_TRUE(cache.InsertTail({}, nullptr, Tokens{1, 2, 3}, three));
+  EXPECT_TRUE(cache.InsertTail({}, nullptr, Tokens{1, 2, 3}, three).second);
   EXPECT_EQ(pool.state(two.id), PageState::kFree);
   EXPECT_EQ(cache.FindRows({}, nullptr, Tokens{1, 2, 3, 4})->rows, 3);
   std::vector<PageRef> whole = {same};
@@ -172,23 +172,27 @@ TEST(RadixCache, ATailIsReplacedByWhatContinuesIt) {
   EXPECT_EQ(pool.state(three.id), PageState::kFree);
   EXPECT_EQ(cache.pages(), 1);
   EXPECT_TRUE(cache.CheckInvariants({}).ok()) << cache.CheckInvariants({}).ToString();
-  EXPECT_FALSE(cache.InsertTail({}, nullptr, Tokens{1, 2, 3}, two));  // stale, and known besides
-  EXPECT_FALSE(cache.InsertTail({}, nullptr, Tokens{7}, two));        // stale
+  EXPECT_FALSE(
+      cache.InsertTail({}, nullptr, Tokens{1, 2, 3}, two).second);     // stale, and known besides
+  EXPECT_FALSE(cache.InsertTail({}, nullptr, Tokens{7}, two).second);  // stale
 }
 
 // RadixCache and its naive twin, step by step, on random traces over few tokens (much sharing), few
 // pages (much eviction), several namespaces, and hashes down to one bit (many collisions). Holders
-// look for rows to copy when they come, and leave a tail when they go.
+// look for rows to copy when they come; when they go, they leave a tail, and some a session that
+// protects it.
 TEST(RadixCache, AgreesWithTheNaiveTwin) {
   int64_t hits = 0, evictions = 0, duplicates = 0, copies = 0, tails = 0, known_tails = 0;
+  int64_t protected_evictions = 0;
   for (uint64_t seed = 0; seed < 400; ++seed) {
     Rng rng(seed);
     const size_t page_tokens = size_t{1} << rng.Below(4);
     PagePool pool =
         TestPagePool(static_cast<int64_t>(4 + rng.Below(28)), static_cast<int64_t>(page_tokens));
     const uint64_t masks[] = {0, 1, 0xF, ~uint64_t{0}};
-    RadixCache cache(pool, masks[rng.Below(4)]);
-    NaiveCache twin(page_tokens);
+    const auto max_protected = static_cast<int64_t>(rng.Below(12));
+    RadixCache cache(pool, max_protected, masks[rng.Below(4)]);
+    NaiveCache twin(page_tokens, static_cast<size_t>(max_protected));
     struct Holder {
       CacheNamespace space;
       Tokens tokens;
@@ -243,26 +247,38 @@ TEST(RadixCache, AgreesWithTheNaiveTwin) {
       } else if (action == 2 && !holders.empty()) {  // a holder leaves
         const size_t index = rng.Below(holders.size());
         Holder& holder = holders[index];
+        RadixCache::Node* end = holder.lock;
+        Tokens end_tokens(holder.tokens.begin(),
+                          holder.tokens.begin() + long(holder.locked * page_tokens));
         const std::span<const int32_t> tail =
             std::span(holder.tokens).subspan(holder.locked * page_tokens);
         if (!tail.empty() && tail.size() < page_tokens) {
           const auto page = pool.Alloc();
           if (page) {
-            const bool taken = twin.InsertTail(holder.space, holder.tokens, page->id);
-            ASSERT_EQ(cache.InsertTail(holder.space, holder.lock, tail, *page), taken);
+            const auto [known, taken] = twin.InsertTail(holder.space, holder.tokens, page->id);
+            end_tokens = known;
+            const auto inserted = cache.InsertTail(holder.space, holder.lock, tail, *page);
+            ASSERT_EQ(inserted.second, taken);
+            end = inserted.first;
             if (!taken) pool.Free(*page);
             ++(taken ? tails : known_tails);
           }
         }
         for (size_t i = holder.locked; i < holder.pages.size(); ++i) pool.Free(holder.pages[i]);
+        if (const uint64_t session = rng.Below(12); session < 6) {
+          cache.Protect(session, end);
+          twin.Protect(session, holder.space, end_tokens);
+        }
         cache.Unlock(holder.lock);
         twin.Unlock(holder.space, holder.tokens, holder.locked);
         holders.erase(holders.begin() + static_cast<long>(index));
       } else if (action == 3) {
         const int64_t count = static_cast<int64_t>(rng.Below(4));
+        const size_t protected_before = twin.protected_pages();
         const std::vector<PageId> want = twin.Evict(count);
         ASSERT_EQ(cache.Evict(count), static_cast<int64_t>(want.size()));
         evictions += static_cast<int64_t>(want.size());
+        protected_evictions += twin.protected_pages() < protected_before;
         for (const PageId page : want) ASSERT_EQ(pool.state(page), PageState::kFree);
       }
       std::vector<const RadixCache::Node*> locks;
@@ -277,6 +293,8 @@ TEST(RadixCache, AgreesWithTheNaiveTwin) {
         evictable += entry.locks == 0;
       }
       ASSERT_EQ(cache.evictable_pages(), evictable);
+      ASSERT_EQ(cache.protected_pages(), static_cast<int64_t>(twin.protected_pages()));
+      ASSERT_LE(cache.protected_pages(), max_protected);
     }
   }
   // The traces did what they are for.
@@ -286,6 +304,7 @@ TEST(RadixCache, AgreesWithTheNaiveTwin) {
   EXPECT_GT(copies, 1000);
   EXPECT_GT(tails, 500);
   EXPECT_GT(known_tails, 100);
+  EXPECT_GT(protected_evictions, 100);
 }
 
 }  // namespace

@@ -138,6 +138,27 @@ TEST_F(EngineCoreTest, OnlyWhatDiffersIsComputed) {
   EXPECT_EQ(core_->Stats().cached_prompt_tokens, 14 + 13 + 9 + 6 + 1);
 }
 
+// A conversation's pages outlast others' in a cache that is too small for all, and never keep
+// anybody out.
+TEST_F(EngineCoreTest, ASessionKeepsItsPagesLonger) {
+  for (const double fraction : {0.0, 0.5}) {
+    Make(48, {.kv_session_fraction = fraction});
+    GenerateRequest named = Greedy({1, 2, 3, 4, 5, 6, 7, 8, 9}, 2);
+    named.session = "talk";
+    Generate(named);
+    EXPECT_EQ(core_->Stats().protected_tokens, fraction > 0 ? 12 : 0);
+    for (int32_t i = 10; i < 20; ++i) Generate(Greedy({i, 2, 3, 4, 5, 6, 7, 8, 9}, 2));
+    EXPECT_EQ(Generate(named)->finish().cached_tokens, fraction > 0 ? 8 : 0);
+    // The same name with another salt is another conversation.
+    named.cache_salt = "other";
+    named.tokens.resize(5);
+    Generate(named);
+    EXPECT_EQ(core_->Stats().protected_tokens, fraction > 0 ? 12 + 8 : 0);
+    const std::vector<int32_t> all(47, 3);
+    EXPECT_EQ(Generate(Greedy(all, 1))->finish().reason, FinishEvent::Reason::kLength);
+  }
+}
+
 TEST_F(EngineCoreTest, SaltsSeparateTenants) {
   Make();
   GenerateRequest request = Greedy({1, 2, 3, 4, 5});

@@ -39,6 +39,7 @@ TEST_F(Simulator, AHundredThousandSchedules) {
   EXPECT_GT(per_hundred(total.evicted_tokens), 300);
   EXPECT_GT(per_hundred(total.cached_tokens), 300);
   EXPECT_GT(per_hundred(total.copied_rows), 60);
+  EXPECT_GT(per_hundred(total.protected_pages), 100);
   EXPECT_GT(per_hundred(total.failed), 5);
   EXPECT_GT(per_hundred(total.masked), 50);
   EXPECT_GT(per_hundred(total.flushes), 102);  // one at the end of each, some between requests
