@@ -79,8 +79,11 @@ EngineCore::EngineCore(Model& model, ThreadPool& pool, const EngineOptions& opti
                  *kv_),
       guard_(options.integrity, *kv_, scheduler_.queues(), clock,
              /*verify_all=*/options.kv_verify_interval_us == 0),
-      logits_(static_cast<size_t>(options.max_running_requests + kPromptLogitRows + kRederiveRows) *
-              static_cast<size_t>(model.info().vocab_size) * sizeof(float)) {
+      fitted_pages_(plan.pages),
+      logits_(
+          static_cast<size_t>(LogitRows(options.max_running_requests,
+                                        options.integrity.action == IntegrityAction::kRecompute)) *
+          static_cast<size_t>(model.info().vocab_size) * sizeof(float)) {
   batch_.set_one_row_form(options.deterministic_inference);
 }
 
@@ -209,7 +212,7 @@ void EngineCore::NoteAdmissions() {
 
 void EngineCore::Dismiss(std::span<const IntegrityVictim> victims) {
   // A page of nobody may have failed: the pool is smaller all the same.
-  if (victims.empty() && kv_->quarantined_pages() == 0) return;
+  if (victims.empty() && kv_->usable_pages() == fitted_pages_) return;
   int64_t ended = 0;
   for (const IntegrityVictim& victim : victims) {
     std::erase_if(batch_.entries(),
@@ -543,7 +546,8 @@ void EngineCore::EndWithError(RequestId id, const Status& status) {
 }
 
 void EngineCore::FitToUsablePages() {
-  if (kv_->usable_pages() == plan_.pages) return;
+  fitted_pages_ = kv_->usable_pages();
+  if (fitted_pages_ == plan_.pages) return;
   const int64_t capacity = kv_->usable_pages() * kv_->format().page_tokens();
   for (const RequestId id : LiveIds()) {
     Sequence& sequence = *scheduler_.Find(id);
