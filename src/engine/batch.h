@@ -12,9 +12,6 @@
 
 namespace tern {
 
-// Logits of tokens that are derived again, beyond those of the running sequences.
-inline constexpr int64_t kRederiveRows = 32;
-
 struct BatchEntry {
   Sequence* sequence = nullptr;
   int64_t rows = 0;       // the next ones: positions [computed, computed + rows)

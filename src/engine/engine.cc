@@ -22,7 +22,8 @@ MemoryPlanInput MemoryPlanInputOf(const EngineOptions& options, uint64_t availab
           .available_bytes = available_bytes - others,
           .max_running_requests = options.max_running_requests,
           .chunked_prefill_size = options.chunked_prefill_size,
-          .context_length = options.context_length};
+          .context_length = options.context_length,
+          .recompute = options.integrity.action == IntegrityAction::kRecompute};
 }
 
 Result<std::unique_ptr<Engine>> Engine::Start(Model& model, Ops& ops, EngineOptions options,
@@ -42,6 +43,12 @@ Result<std::unique_ptr<Engine>> Engine::Start(Model& model, Ops& ops, EngineOpti
   TERN_LOG(kInfo, "memory{}: {}",
            role == EngineRole::kUnified ? "" : fmt::format(" ({})", EngineRoleName(role)),
            plan.Summary());
+  // No plan can know it, and no engine of the same process counts it again.
+  if (const uint64_t resident = ResidentBytes();
+      options.other_bytes == 0 && resident > plan.weight_bytes) {
+    TERN_LOG(kInfo, "memory: besides, the program itself (code, tokenizer, templates): {:.2f} GiB",
+             static_cast<double>(resident - plan.weight_bytes) / (1 << 30));
+  }
   auto metrics = std::make_unique<EngineMetrics>(registry, role);
   metrics->SetPlan(plan, options.page_tokens);
   TERN_ASSIGN_OR_RETURN(

@@ -32,6 +32,7 @@ struct EngineOptions {
   int64_t chunked_prefill_size = 512;  // token budget of a step, decode rows counted first
   int64_t context_length = 0;          // 0: the model's
   bool disable_radix_cache = false;
+  double kv_session_fraction = 0.5;  // of the pages that sessions protect from eviction, at most
   // One form for all rows of latent attention, so that answers may be reused as prompts are, bit
   // for bit; prompts cost more. Grouped-query attention has one form anyway.
   bool deterministic_inference = false;
@@ -52,6 +53,7 @@ struct EngineStats {
   int64_t queued_tokens = 0;       // of queued requests, though some may be in the prefix cache
   int64_t max_running_requests = 0;
   int64_t used_tokens = 0, cached_tokens = 0, free_tokens = 0, total_tokens = 0;  // KV, whole pages
+  int64_t protected_tokens = 0;  // of the cached and used ones, by sessions
   int64_t context_length = 0;
   int64_t finished_requests = 0, aborted_requests = 0, retractions = 0;
   int64_t prompt_tokens = 0, cached_prompt_tokens = 0;

@@ -47,6 +47,8 @@ Result<std::unique_ptr<EngineCore>> EngineCore::Create(Model& model, ThreadPool&
       .reuse_decode_rows = HasOneRowForm(info) || options.deterministic_inference,
       .integrity = options.integrity.mode,
       .model_id = ModelKey(info, format.format()),
+      .max_protected_pages =
+          static_cast<int64_t>(options.kv_session_fraction * static_cast<double>(plan.pages)),
       .verify_interval_us = options.kv_verify_interval_us,
       .threads = &pool,
       .clock = &clock};
@@ -77,8 +79,11 @@ EngineCore::EngineCore(Model& model, ThreadPool& pool, const EngineOptions& opti
                  *kv_),
       guard_(options.integrity, *kv_, scheduler_.queues(), clock,
              /*verify_all=*/options.kv_verify_interval_us == 0),
-      logits_(static_cast<size_t>(options.max_running_requests + kPromptLogitRows + kRederiveRows) *
-              static_cast<size_t>(model.info().vocab_size) * sizeof(float)) {
+      fitted_pages_(plan.pages),
+      logits_(
+          static_cast<size_t>(LogitRows(options.max_running_requests,
+                                        options.integrity.action == IntegrityAction::kRecompute)) *
+          static_cast<size_t>(model.info().vocab_size) * sizeof(float)) {
   batch_.set_one_row_form(options.deterministic_inference);
 }
 
@@ -127,6 +132,10 @@ void EngineCore::Submit(RequestId id, GenerateRequest request, std::shared_ptr<T
   sequence->id = id;
   sequence->rid = std::move(request.rid);
   sequence->space = {std::move(request.extra_key), std::move(request.cache_salt)};
+  if (!request.session.empty()) {  // a session of one tenant is nobody else's
+    sequence->session =
+        std::max<uint64_t>(Hash64(request.session, ChainRoot(0, sequence->space)), 1);
+  }
   sequence->sampling = std::move(request.sampling);
   sequence->seed = sequence->sampling.seed.value_or(Mix64(random_seed_ + id));
   sequence->return_logprobs = request.return_logprobs;
@@ -203,7 +212,7 @@ void EngineCore::NoteAdmissions() {
 
 void EngineCore::Dismiss(std::span<const IntegrityVictim> victims) {
   // A page of nobody may have failed: the pool is smaller all the same.
-  if (victims.empty() && kv_->quarantined_pages() == 0) return;
+  if (victims.empty() && kv_->usable_pages() == fitted_pages_) return;
   int64_t ended = 0;
   for (const IntegrityVictim& victim : victims) {
     std::erase_if(batch_.entries(),
@@ -505,8 +514,9 @@ void EngineCore::End(RequestId id, FinishEvent event) {
   if (finished) {
     // Rows behind the last token that counts are not offered.
     try {
-      kv_->Commit(sequence->space, sequence->tokens, std::min(sequence->computed, sequence->size()),
-                  sequence->prompt_tokens, &sequence->lease);
+      kv_->CommitLast(sequence->space, sequence->tokens,
+                      std::min(sequence->computed, sequence->size()), sequence->prompt_tokens,
+                      sequence->session, &sequence->lease);
     } catch (const std::bad_alloc&) {  // others will not find the rows; the sink must hear the end
       TERN_LOG(kWarning, "request {}: no memory to cache its pages", id);
     }
@@ -536,7 +546,8 @@ void EngineCore::EndWithError(RequestId id, const Status& status) {
 }
 
 void EngineCore::FitToUsablePages() {
-  if (kv_->usable_pages() == plan_.pages) return;
+  fitted_pages_ = kv_->usable_pages();
+  if (fitted_pages_ == plan_.pages) return;
   const int64_t capacity = kv_->usable_pages() * kv_->format().page_tokens();
   for (const RequestId id : LiveIds()) {
     Sequence& sequence = *scheduler_.Find(id);
@@ -578,6 +589,7 @@ EngineStats EngineCore::Stats() const {
   stats.total_tokens = plan_.total_tokens;
   stats.cached_tokens = kv_->evictable_pages() * page_tokens;
   stats.free_tokens = kv_->pool().count(PageState::kFree) * page_tokens;
+  stats.protected_tokens = kv_->protected_pages() * page_tokens;
   stats.used_tokens = kv_->usable_pages() * page_tokens - stats.cached_tokens - stats.free_tokens;
   stats.context_length = plan_.context_length;
   stats.generated_tokens_per_s =

@@ -141,8 +141,8 @@ class EngineCore {
   std::function<RequestId()> new_id_;
   std::vector<HandoffEvent> handoff_events_;
   Batch batch_;
-  // [max_running_requests + kPromptLogitRows + kRederiveRows, vocab] float32
-  Buffer logits_;
+  int64_t fitted_pages_;  // usable pages when FitToUsablePages looked last
+  Buffer logits_;         // [LogitRows, vocab] float32
   // Sampling, kept from step to step: of each entry that samples, in order.
   std::vector<SampleRequest> sample_requests_;
   std::vector<std::vector<uint32_t>> masks_;

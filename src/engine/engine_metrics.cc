@@ -95,6 +95,8 @@ EngineMetrics::EngineMetrics(MetricRegistry& r, EngineRole role)
       available_(r.AddGauge("sglang:kv_available_tokens", "KV tokens in free pages.", labels_)),
       evictable_(
           r.AddGauge("sglang:kv_evictable_tokens", "KV tokens cached and not in use.", labels_)),
+      protected_(r.AddGauge("tern:kv_protected_tokens",
+                            "KV tokens that conversations keep cached longer.", labels_)),
       hit_rate_(r.AddGauge("sglang:cache_hit_rate", "Share of prompt tokens found in the cache.",
                            labels_)),
       throughput_(r.AddGauge("sglang:gen_throughput", "Generated tokens per second.", labels_)),
@@ -159,6 +161,7 @@ void EngineMetrics::Publish(const EngineStats& stats, int64_t evicted_tokens) {
   usage_.Set(Share(stats.used_tokens, stats.total_tokens));
   available_.Set(double(stats.free_tokens));
   evictable_.Set(double(stats.cached_tokens));
+  protected_.Set(double(stats.protected_tokens));
   hit_rate_.Set(Share(stats.cached_prompt_tokens, stats.prompt_tokens));
   throughput_.Set(stats.running_requests > 0 ? stats.generated_tokens_per_s : 0);
 

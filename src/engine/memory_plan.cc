@@ -39,14 +39,16 @@ uint64_t Times(uint64_t a, uint64_t b) {
                                                 : std::min(product, UINT64_MAX / 4);
 }
 
-// Logits of every running request and of some prompt tokens, activations of the largest batch (a
+// Logits of every running request and of some other tokens, activations of the largest batch (a
 // full chunk, or one row of every running request and one of a prompt), and what kernels hold
 // besides.
 uint64_t WorkspaceBytes(const ModelInfo& model, const MemoryPlanInput& input) {
   const uint64_t running = static_cast<uint64_t>(input.max_running_requests);
   const uint64_t rows = std::max(static_cast<uint64_t>(input.chunked_prefill_size), running + 1);
+  const auto logit_rows =
+      static_cast<uint64_t>(LogitRows(input.max_running_requests, input.recompute));
   const uint64_t logits =
-      Times(running + kPromptLogitRows, static_cast<uint64_t>(model.vocab_size) * sizeof(float));
+      Times(logit_rows, static_cast<uint64_t>(model.vocab_size) * sizeof(float));
   return logits + Times(rows, model.workspace_bytes_per_row) + model.scratch_bytes;
 }
 

@@ -13,8 +13,13 @@
 namespace tern {
 
 // Rows of logits that a batch has room for besides one for each running request: of prompt tokens
-// whose log probabilities are asked for.
+// whose log probabilities are asked for; of tokens that are derived again.
 inline constexpr int64_t kPromptLogitRows = 64;
+inline constexpr int64_t kRederiveRows = 32;
+// `recompute`: requests are computed anew when a KV page has failed.
+constexpr int64_t LogitRows(int64_t max_running_requests, bool recompute) {
+  return max_running_requests + kPromptLogitRows + (recompute ? kRederiveRows : 0);
+}
 
 struct MemoryPlanInput {
   KvFormat kv_format = KvFormat::kBf16;
@@ -26,6 +31,7 @@ struct MemoryPlanInput {
   int64_t max_running_requests = 64;
   int64_t chunked_prefill_size = 512;
   int64_t context_length = 0;  // 0: the model's
+  bool recompute = false;      // as LogitRows has it
 };
 
 struct MemoryPlan {

@@ -42,6 +42,12 @@ TEST(MemoryPlan, WorkspaceCoversTheLargestBatch) {
   EXPECT_EQ(plan->workspace_bytes, (64u + 64) * 163'840 * 4 + 65 * 100'000);
 }
 
+// Who is computed anew derives its tokens again: their logits take room where that can be.
+TEST(MemoryPlan, WorkspaceCoversWhatIsDerivedAgain) {
+  const auto plan = PlanMemory(Kimi(), {.available_bytes = 40 * kGib, .recompute = true});
+  EXPECT_EQ(plan->workspace_bytes, (64u + 64 + 32) * 163'840 * 4 + 512 * 100'000);
+}
+
 TEST(MemoryPlan, WorkspaceCoversKernelsScratch) {
   ModelInfo info = Kimi();
   const auto without = PlanMemory(info, {.available_bytes = 40 * kGib});

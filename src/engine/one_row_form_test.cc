@@ -30,8 +30,8 @@ TEST_P(OneRowForm, ReuseOfAnswersIsBitEqual) {
   next.insert(next.end(), {7, 8, 9});
   first->Submit(next, 12);
   const Outcome reused = first->Finish();
-  // 21 + 40 tokens, the last of which was never a row: seven pages of eight.
-  EXPECT_EQ(reused.sinks[1]->finish->cached_tokens, 56);
+  // 21 + 40 tokens, the last of which was never a row.
+  EXPECT_EQ(reused.sinks[1]->finish->cached_tokens, 60);
 
   const auto fresh = start(true);
   fresh->Submit(next, 12);
@@ -56,7 +56,7 @@ TEST(OneRowFormOff, IsNotTheDefaultOfLatentAttention) {
   const auto& answer = run.outcome.sinks[0]->tokens;
   prompt.insert(prompt.end(), answer.begin(), answer.end());
   run.Submit(prompt, 2);
-  EXPECT_EQ(run.Finish().sinks[1]->finish->cached_tokens, 16);
+  EXPECT_EQ(run.Finish().sinks[1]->finish->cached_tokens, 21);
 }
 
 INSTANTIATE_TEST_SUITE_P(, OneRowForm,

@@ -51,6 +51,7 @@ struct GenerateRequest {
   std::vector<int32_t> logprob_token_ids;  // and of these, at most 256
   std::string extra_key;                   // with cache_salt: separates tenants' prefixes
   std::string cache_salt;
+  std::string session;  // names a conversation, whose pages stay cached longer; "": none
   std::shared_ptr<TokenMask> mask;       // null: every token is allowed
   std::optional<Rendezvous> rendezvous;  // for engines whose role is prefill or decode
 };

@@ -20,6 +20,7 @@ struct Sequence {
   RequestId id = 0;  // grows with arrival: a smaller id is an older request
   std::string rid;
   CacheNamespace space;
+  uint64_t session = 0;  // whose pages the prefix cache keeps longer; 0: nobody's
   SamplingParams sampling;
   uint64_t seed = 0;
   bool return_logprobs = false;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "base/check.h"
@@ -28,15 +29,15 @@ class KvCache::MatchVerifier final : public PageVerifier {
         chains_{ChainRoot(cache.options_.model_id, space)},
         now_us_(cache.clock_.NowUs()) {}
 
-  // The chain of page `index` of the sequence.
-  uint64_t ChainOf(int64_t index) {
+  // The chain of page `index` of the sequence, and the one before it.
+  uint64_t ChainOf(int64_t index) { return ChainBefore(index + 1); }
+  uint64_t ChainBefore(int64_t index) {
     const auto page_tokens = static_cast<size_t>(cache_.format().page_tokens());
-    const auto wanted = static_cast<size_t>(index) + 1;
-    while (chains_.size() <= wanted) {
+    while (chains_.size() <= static_cast<size_t>(index)) {
       const auto page = tokens_.subspan((chains_.size() - 1) * page_tokens, page_tokens);
       chains_.push_back(ChainNext(chains_.back(), page));
     }
-    return chains_[wanted];
+    return chains_[static_cast<size_t>(index)];
   }
 
   Verdict Judge(PageRef page, int64_t index) override {
@@ -45,11 +46,39 @@ class KvCache::MatchVerifier final : public PageVerifier {
     std::optional<KvViolationKind> kind = cache_.CheckIdentity(page, ChainOf(index), page_tokens);
     if (!kind && !cache_.VerifySeal(page.id, now_us_)) kind = KvViolationKind::kSeal;
     if (!kind) return Verdict::kShare;
-    cache_.Report(*kind, page.id);
-    return PageHasFailed(*kind) ? Verdict::kCondemn : Verdict::kRefuse;
+    return Refuse(*kind, page.id);
+  }
+
+  // The bytes are AdoptCopy's to verify.
+  Verdict JudgeRows(PageRef page, int64_t index, std::span<const int32_t> listed,
+                    int64_t rows) override {
+    if (cache_.options_.integrity == KvIntegrity::kOff) return Verdict::kShare;
+    const KvFaults& faults = cache_.faults_;
+    const PagePool& pool = cache_.pool_;
+    if (!faults.skip_tag_check && !pool.Matches(page)) {
+      return Refuse(KvViolationKind::kTag, page.id);
+    }
+    // One that lies in the cache has a chain, and at least the rows that it is listed with.
+    if (!faults.skip_rows_check &&
+        (pool.rows(page.id) < static_cast<int64_t>(listed.size()) || pool.chain(page.id) == 0)) {
+      return Refuse(KvViolationKind::kRows, page.id);
+    }
+    const auto own = tokens_.subspan(static_cast<size_t>(index * pool.format().page_tokens()));
+    const auto agree = std::ranges::mismatch(own, listed).in1 - own.begin();
+    if (!faults.skip_chain_check &&
+        (agree < rows || pool.chain(page.id) != ChainNext(ChainBefore(index), listed))) {
+      return Refuse(KvViolationKind::kChain, page.id);
+    }
+    cache_.good_us_[static_cast<size_t>(page.id)] = now_us_;
+    return Verdict::kShare;
   }
 
  private:
+  Verdict Refuse(KvViolationKind kind, PageId page) {
+    cache_.Report(kind, page);
+    return PageHasFailed(kind) ? Verdict::kCondemn : Verdict::kRefuse;
+  }
+
   KvCache& cache_;
   const std::span<const int32_t> tokens_;
   std::vector<uint64_t> chains_;  // before page 0, then of each page
@@ -64,7 +93,7 @@ Result<std::unique_ptr<KvCache>> KvCache::Create(PageFormat format, int64_t page
 
 KvCache::KvCache(PagePool pool, Options options)
     : pool_(std::move(pool)),
-      radix_(pool_),
+      radix_(pool_, options.max_protected_pages),
       options_(options),
       clock_(options.clock != nullptr ? *options.clock : SystemClock()),
       good_us_(static_cast<size_t>(pool_.pages())) {
@@ -77,11 +106,11 @@ int64_t KvCache::MatchPrefix(const CacheNamespace& space, std::span<const int32_
                              int64_t first_decode_row, KvLease* lease) {
   TERN_CHECK(lease->pages() == 0);
   if (!options_.reuse_prefixes || tokens.empty()) return 0;
-  size_t usable = tokens.size() - 1;
-  if (!options_.reuse_decode_rows) usable = std::min(usable, static_cast<size_t>(first_decode_row));
+  const int64_t usable = Reusable(static_cast<int64_t>(tokens.size()) - 1, first_decode_row);
   std::vector<PageRef> found;
   MatchVerifier verifier(*this, space, tokens);
-  lease->prefix_ = radix_.MatchAndLock(space, tokens.first(usable), &found, &verifier);
+  lease->prefix_ =
+      radix_.MatchAndLock(space, tokens.first(static_cast<size_t>(usable)), &found, &verifier);
   for (size_t i = 0; i < found.size(); ++i) {
     Append(found[i], verifier.ChainOf(static_cast<int64_t>(i)), lease);
   }
@@ -110,6 +139,46 @@ bool KvCache::Reserve(int64_t positions, KvLease* lease) {
     Append(page, 0, lease);
   }
   return true;
+}
+
+int64_t KvCache::CopyRows(const CacheNamespace& space, std::span<const int32_t> tokens,
+                          int64_t first_decode_row, KvLease* lease) {
+  if (!options_.reuse_prefixes || tokens.empty()) return 0;
+  const int64_t index = lease->shared_pages();
+  const int64_t first = index * format().page_tokens();
+  TERN_CHECK(lease->rows_ == first && lease->pages() > index);
+  tokens = tokens.first(
+      static_cast<size_t>(Reusable(static_cast<int64_t>(tokens.size()) - 1, first_decode_row)));
+  MatchVerifier verifier(*this, space, tokens);
+  // Nothing is evicted before the rows are copied: the source needs no lock.
+  const auto found =
+      radix_.FindRows(space, lease->prefix_, tokens.subspan(static_cast<size_t>(first)), &verifier);
+  if (!found) return 0;
+  const PageId own = lease->expected_[static_cast<size_t>(index)].id;
+  const std::byte* const from = pool_.base(found->page.id);
+  std::byte* const to = pool_.base(own);
+  const int64_t layers = format().layers() - (faults_.leave_a_layer_out_of_copies ? 1 : 0);
+  for (int64_t layer = 0; layer < layers; ++layer) {
+    for (const KvRowPart& part : format().row_parts(layer)) {
+      std::memcpy(to + part.offset_bytes, from + part.offset_bytes,
+                  static_cast<size_t>(found->rows * part.row_bytes));
+    }
+  }
+  if (seals_ != nullptr) {
+    const int64_t now_us = clock_.NowUs();
+    ++verified_pages_;
+    const bool good = seals_->AdoptCopy({own, first, found->rows}, found->page.id, now_us);
+    match_us_ += clock_.NowUs() - now_us;
+    if (!good && !faults_.skip_seal_check) {
+      Report(KvViolationKind::kSeal, found->page.id);
+      QuarantinePage(found->page.id);
+      return 0;
+    }
+  }
+  pool_.SetRows(own, found->rows);
+  lease->rows_ += found->rows;
+  copied_rows_ += found->rows;
+  return found->rows;
 }
 
 void KvCache::NoteWritten(const CacheNamespace& space, std::span<const int32_t> tokens,
@@ -152,7 +221,7 @@ uint64_t KvCache::ChainOf(const CacheNamespace& space, std::span<const int32_t> 
 void KvCache::Commit(const CacheNamespace& space, std::span<const int32_t> tokens, int64_t rows,
                      int64_t first_decode_row, KvLease* lease) {
   if (!options_.reuse_prefixes) return;
-  if (!options_.reuse_decode_rows) rows = std::min(rows, first_decode_row);
+  rows = Reusable(rows, first_decode_row);
   const int64_t page_tokens = format().page_tokens();
   int64_t whole = rows / page_tokens;
   if (faults_.commit_partial_page) {
@@ -171,6 +240,31 @@ void KvCache::Commit(const CacheNamespace& space, std::span<const int32_t> token
   if (faults_.keep_duplicate_in_table || faults_.swap_committed_pages) return;
   // Where the tree had an equal page, it is this sequence's page from now on.
   for (size_t i = 0; i < pages.size(); ++i) lease->block_table_[i] = pool_.base(pages[i].id);
+}
+
+void KvCache::CommitLast(const CacheNamespace& space, std::span<const int32_t> tokens, int64_t rows,
+                         int64_t first_decode_row, uint64_t session, KvLease* lease) {
+  if (!options_.reuse_prefixes) return;
+  Commit(space, tokens, rows, first_decode_row, lease);
+  const int64_t shared = lease->shared_pages() * format().page_tokens();
+  const int64_t left = Reusable(rows, first_decode_row) - shared;
+  RadixCache::Node* end = lease->prefix_;
+  if (left > 0 && left < format().page_tokens()) {
+    end = OfferTail(space, tokens.subspan(static_cast<size_t>(shared), static_cast<size_t>(left)),
+                    lease);
+  }
+  if (session != 0) radix_.Protect(session, end);
+}
+
+RadixCache::Node* KvCache::OfferTail(const CacheNamespace& space, std::span<const int32_t> tail,
+                                     KvLease* lease) {
+  const auto i = static_cast<size_t>(lease->shared_pages());
+  const PageRef page = lease->expected_[i];
+  const uint64_t before = i == 0 ? ChainRoot(options_.model_id, space) : lease->chains_[i - 1];
+  const auto [node, taken] = radix_.InsertTail(space, lease->prefix_, tail, page);
+  // What it may be copied for, whatever rows it has besides.
+  if (taken) pool_.SetChain(page.id, ChainNext(before, tail));
+  return node != nullptr ? node : lease->prefix_;
 }
 
 void KvCache::Release(KvLease* lease) {

@@ -3,6 +3,7 @@
 // Thread: the engine thread.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -30,6 +31,7 @@ class KvLease {
   KvLease& operator=(const KvLease&) = delete;
 
   int64_t pages() const { return static_cast<int64_t>(expected_.size()); }
+  int64_t rows() const { return rows_; }  // written, found in the prefix cache, or copied from it
   int64_t shared_pages() const { return RadixCache::DepthOf(prefix_); }
   // What the holder expects, recorded at acquisition; the block table that kernels read is apart.
   std::span<const PageRef> expected() const { return expected_; }
@@ -42,7 +44,7 @@ class KvLease {
   std::vector<PageRef> expected_;
   std::vector<uint64_t> chains_;  // of each page; 0: not full yet
   std::vector<std::byte*> block_table_;
-  int64_t rows_ = 0;                    // written, or found in the prefix cache
+  int64_t rows_ = 0;
   RadixCache::Node* prefix_ = nullptr;  // the lock on the shared pages
 };
 
@@ -55,7 +57,8 @@ class KvCache {
     // is that bit-equal.
     bool reuse_decode_rows = true;
     KvIntegrity integrity = KvIntegrity::kTags;
-    uint64_t model_id = 0;  // goes into chains
+    uint64_t model_id = 0;            // goes into chains
+    int64_t max_protected_pages = 0;  // by sessions, all together
     // A page whose bytes were verified this long ago, or less, is shared as it is; 0: verified
     // again each time.
     int64_t verify_interval_us = 1'000'000;
@@ -69,12 +72,18 @@ class KvCache {
   // Gives an empty lease the longest cached prefix of `tokens`, in whole pages and leaving at least
   // one token to compute. Rows from `first_decode_row` on are wanted in the decode form: where
   // forms differ, cached ones don't serve. Pages are verified first: see TakeViolations. Returns
-  // the number of tokens found.
+  // the number of tokens found; once pages are reserved, CopyRows finds more.
   int64_t MatchPrefix(const CacheNamespace& space, std::span<const int32_t> tokens,
                       int64_t first_decode_row, KvLease* lease);
   // Grows the lease to hold `positions` positions, evicting cached pages as needed. False, and no
   // change, when there are not enough pages.
   [[nodiscard]] bool Reserve(int64_t positions, KvLease* lease);
+  // Goes on where MatchPrefix with the same arguments ended, within the page behind: copies the
+  // rows that another sequence has for the same tokens into the lease's own page. Their source is
+  // verified in the same moment, its bytes too, so the copy is as good as if it were shared until
+  // now. Returns how many rows. REQUIRES: nothing is written to the lease yet.
+  int64_t CopyRows(const CacheNamespace& space, std::span<const int32_t> tokens,
+                   int64_t first_decode_row, KvLease* lease);
   // Positions [first, last) have been written, behind those that their page had. tokens[i] is the
   // token of row i. `sums`: where another engine made the rows, its seal of each layer, of one page
   // from its first row on; else SealWritten makes it.
@@ -85,6 +94,11 @@ class KvCache {
   // A page that lacks rows is not taken.
   void Commit(const CacheNamespace& space, std::span<const int32_t> tokens, int64_t rows,
               int64_t first_decode_row, KvLease* lease);
+  // As Commit, and offers the rows behind the last whole page for copying. A `session` other than 0
+  // protects all of them from now on (kv/eviction_order.h). Nothing is written to the lease any
+  // more: Release must follow.
+  void CommitLast(const CacheNamespace& space, std::span<const int32_t> tokens, int64_t rows,
+                  int64_t first_decode_row, uint64_t session, KvLease* lease);
   // Gives everything back; the lease is empty again.
   void Release(KvLease* lease);
 
@@ -108,16 +122,17 @@ class KvCache {
   // Verifies the bytes of the next page in use that was last verified a second ago or longer.
   // False: there is none among the next thousands.
   bool SweepOne();
-  // What MatchPrefix, Commit, SealWritten and SweepOne have found since the last call. Pages that
-  // have failed are in quarantine already; who holds one must end.
+  // What MatchPrefix, CopyRows, Commit, SealWritten and SweepOne have found since the last call.
+  // Pages that have failed are in quarantine already; who holds one must end.
   std::vector<KvViolation> TakeViolations() { return std::exchange(violations_, {}); }
   bool has_violations() const { return !violations_.empty(); }
 
   // Takes a page out of use and hides what was cached behind it. Everybody who holds the page fails
   // the next check.
   void QuarantinePage(PageId page);
-  // Time that MatchPrefix and Commit have spent so far in verifying bytes.
+  // Time that MatchPrefix, CopyRows and Commit have spent so far in verifying bytes.
   int64_t match_us() const { return match_us_; }
+  int64_t copied_rows() const { return copied_rows_; }        // by CopyRows, since the start
   int64_t verified_pages() const { return verified_pages_; }  // by their seals
   int64_t swept_pages() const { return swept_pages_; }        // of those, by SweepOne
   KvIntegrity integrity() const { return options_.integrity; }
@@ -142,6 +157,7 @@ class KvCache {
   int64_t usable_pages() const { return pool_.pages() - quarantined_pages(); }
   int64_t quarantined_pages() const { return pool_.count(PageState::kQuarantined); }
   int64_t evictable_pages() const { return radix_.evictable_pages(); }
+  int64_t protected_pages() const { return radix_.protected_pages(); }
   int64_t evicted_pages() const { return evicted_pages_; }  // since the start
   const PagePool& pool() const { return pool_; }
 
@@ -161,6 +177,14 @@ class KvCache {
 
   KvCache(PagePool pool, Options options);
   void Append(PageRef page, uint64_t chain, KvLease* lease);
+  // Those of `rows` rows that may be another sequence's prompt.
+  int64_t Reusable(int64_t rows, int64_t first_decode_row) const {
+    return options_.reuse_decode_rows ? rows : std::min(rows, first_decode_row);
+  }
+  // Hands the page behind the shared ones to the tree, its first rows those of `tail`. Returns the
+  // last node that the tree has of the sequence.
+  RadixCache::Node* OfferTail(const CacheNamespace& space, std::span<const int32_t> tail,
+                              KvLease* lease);
   // The chain of page `index` of a sequence, from its own tokens and what the lease has already.
   uint64_t ChainOf(const CacheNamespace& space, std::span<const int32_t> tokens, size_t index,
                    const KvLease& lease) const;
@@ -184,7 +208,7 @@ class KvCache {
   std::vector<KvViolation> violations_;
   uint32_t sweep_at_ = 0;
   int64_t match_us_ = 0, verified_pages_ = 0, swept_pages_ = 0;
-  int64_t evicted_pages_ = 0;
+  int64_t evicted_pages_ = 0, copied_rows_ = 0;
   KvFaults faults_;
 };
 

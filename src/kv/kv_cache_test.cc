@@ -20,8 +20,9 @@ using enum KvViolationKind;
 
 constexpr int64_t kSecondUs = 1'000'000;
 
-std::unique_ptr<KvCache> MakeCache(int64_t pages, KvCache::Options options = {}) {
-  return KvCache::Create(TestPageFormat(2), pages, 7, options).value();
+std::unique_ptr<KvCache> MakeCache(int64_t pages, KvCache::Options options = {},
+                                   int64_t page_tokens = 2) {
+  return KvCache::Create(TestPageFormat(page_tokens), pages, 7, options).value();
 }
 
 // As an engine does for rows [first, last).
@@ -116,6 +117,138 @@ TEST(KvCache, DecodeRowsAreKeptBackWhereFormsDiffer) {
     EXPECT_EQ(cache->MatchPrefix({}, Tokens{1, 2, 3, 4, 5}, 1, &b), reuse ? 4 : 0);
     cache->Release(&b);
   }
+}
+
+// A sequence that has run and ended.
+void Leave(KvCache& cache, const Tokens& tokens, int64_t first_decode_row = 1000,
+           const CacheNamespace& space = {}, uint64_t session = 0) {
+  KvLease lease;
+  const auto rows = static_cast<int64_t>(tokens.size());
+  ASSERT_TRUE(cache.Reserve(rows, &lease));
+  Write(cache, tokens, 0, rows, &lease, space);
+  cache.CommitLast(space, tokens, rows, first_decode_row, session, &lease);
+  cache.Release(&lease);
+}
+
+struct Found {
+  int64_t shared = 0, copied = 0;
+  friend bool operator==(const Found&, const Found&) = default;
+};
+// What a newcomer with these tokens gets from the cache; its rows must be those of its tokens, and
+// it goes on from there.
+Found Admit(KvCache& cache, const Tokens& tokens, KvLease* lease, int64_t first_decode_row = 1000,
+            const CacheNamespace& space = {}) {
+  const auto rows = static_cast<int64_t>(tokens.size());
+  Found found = {.shared = cache.MatchPrefix(space, tokens, first_decode_row, lease)};
+  EXPECT_TRUE(cache.Reserve(rows, lease));
+  found.copied = cache.CopyRows(space, tokens, first_decode_row, lease);
+  EXPECT_EQ(lease->rows(), found.shared + found.copied);
+  const int64_t page_tokens = cache.format().page_tokens();
+  for (int64_t position = 0; position < lease->rows(); ++position) {
+    const std::byte* const page = cache.View(*lease).pages[size_t(position / page_tokens)];
+    for (int64_t layer = 0; layer < cache.format().layers(); ++layer) {
+      for (const KvRowPart& part : cache.format().row_parts(layer)) {
+        const std::byte* row = page + part.offset_bytes + position % page_tokens * part.row_bytes;
+        EXPECT_EQ(std::count(row, row + part.row_bytes, std::byte(tokens[size_t(position)])),
+                  part.row_bytes);
+      }
+    }
+  }
+  EXPECT_FALSE(cache.FindMismatch(*lease, 0).has_value());
+  EXPECT_TRUE(Check(cache, {lease}).ok()) << Check(cache, {lease}).ToString();
+  Write(cache, tokens, lease->rows(), rows, lease, space);
+  EXPECT_FALSE(cache.FindMismatch(*lease, 0).has_value());
+  EXPECT_TRUE(Check(cache, {lease}).ok()) << Check(cache, {lease}).ToString();
+  return found;
+}
+
+TEST(KvCache, RowsOfAPageThatCantBeSharedAreCopied) {
+  for (const KvIntegrity integrity :
+       {KvIntegrity::kOff, KvIntegrity::kTags, KvIntegrity::kSealed}) {
+    const auto cache = MakeCache(16, {.integrity = integrity}, 4);
+    const Tokens tokens = {1, 2, 3, 4, 5, 6, 7};
+    Leave(*cache, tokens);
+    const std::pair<Tokens, Found> cases[] = {
+        {tokens, {4, 2}},                       // the last token is computed: its logits are wanted
+        {{1, 2, 3, 4, 5, 6, 7, 8, 9}, {4, 3}},  // a tail
+        {{1, 2, 3, 4, 5, 9, 9, 9, 9}, {4, 1}},
+        {{1, 2, 3, 9, 5}, {0, 3}},  // a whole page that goes on otherwise
+        {{1, 2, 3, 4}, {0, 3}},
+        {{1, 2, 3, 4, 9}, {4, 0}},
+        {{2, 2, 3, 4}, {0, 0}},
+        {{1}, {0, 0}}};
+    int64_t copied = 0;
+    for (const auto& [prompt, want] : cases) {
+      KvLease lease;
+      EXPECT_EQ(Admit(*cache, prompt, &lease), want) << testing::PrintToString(prompt);
+      copied += want.copied;
+      cache->Release(&lease);
+    }
+    EXPECT_EQ(cache->copied_rows(), copied);
+    KvLease other;
+    EXPECT_EQ(Admit(*cache, tokens, &other, 1000, {"", "another tenant"}), (Found{0, 0}));
+    cache->Release(&other);
+    EXPECT_FALSE(cache->has_violations());
+    EXPECT_TRUE(Check(*cache, {}).ok()) << Check(*cache, {}).ToString();
+  }
+}
+
+// A page may hold more rows than its tail offers: those of discarded tokens, or in another form.
+TEST(KvCache, ATailOffersOnlyTheRowsThatCount) {
+  const Tokens tokens = {1, 2, 3, 4, 5, 6, 7, 8};
+  for (const KvIntegrity integrity : {KvIntegrity::kTags, KvIntegrity::kSealed}) {
+    const auto cache = MakeCache(16, {.reuse_decode_rows = false, .integrity = integrity}, 4);
+    Leave(*cache, tokens, 6);
+    KvLease lease;
+    EXPECT_EQ(Admit(*cache, {1, 2, 3, 4, 5, 6, 7, 8, 9}, &lease), (Found{4, 2}));
+    cache->Release(&lease);
+    // Nor are rows from first_decode_row on taken from a prompt.
+    EXPECT_EQ(Admit(*cache, tokens, &lease, 5), (Found{4, 1}));
+    cache->Release(&lease);
+    EXPECT_EQ(Admit(*cache, tokens, &lease, 3), (Found{0, 3}));
+    cache->Release(&lease);
+    EXPECT_FALSE(cache->has_violations());
+  }
+}
+
+TEST(KvCache, ASourceIsVerifiedWholeWhateverTheInterval) {
+  ManualClock clock;
+  const Tokens tokens = {1, 2, 3, 4, 5, 6, 7};
+  for (const int row : {0, 2}) {  // one that is copied, one that is not
+    const auto cache = MakeCache(16, {.integrity = KvIntegrity::kSealed, .clock = &clock}, 4);
+    KvLease a;
+    ASSERT_TRUE(cache->Reserve(7, &a));
+    Write(*cache, tokens, 0, 7, &a);
+    const PageId source = a.expected()[1].id;
+    cache->CommitLast({}, tokens, 7, 7, 0, &a);
+    cache->Release(&a);
+    cache->MutablePage(source)[cache->format().row_parts(0)[0].offset_bytes +
+                               row * cache->format().row_parts(0)[0].row_bytes] ^= std::byte{1};
+    KvLease b;
+    EXPECT_EQ(Admit(*cache, {1, 2, 3, 4, 5, 6, 9}, &b), (Found{4, 0}));
+    const auto violations = cache->TakeViolations();
+    ASSERT_EQ(violations.size(), 1u);
+    EXPECT_EQ(violations[0].kind, kSeal);
+    EXPECT_EQ(violations[0].page, source);
+    EXPECT_EQ(cache->pool().state(source), PageState::kQuarantined);
+    cache->Release(&b);
+    EXPECT_TRUE(Check(*cache, {}).ok()) << Check(*cache, {}).ToString();
+  }
+}
+
+// The copy has seals of its own.
+TEST(KvCache, ACopiedRowIsSealed) {
+  const auto cache = MakeCache(16, {.integrity = KvIntegrity::kSealed, .verify_interval_us = 0}, 4);
+  Leave(*cache, {1, 2, 3, 4, 5, 6, 7});
+  KvLease b;
+  ASSERT_EQ(Admit(*cache, {1, 2, 3, 4, 5, 6, 9}, &b), (Found{4, 2}));
+  while (!cache->has_violations() && cache->swept_pages() < 20) ASSERT_TRUE(cache->SweepOne());
+  EXPECT_FALSE(cache->has_violations());
+  const PageId own = b.expected()[1].id;
+  cache->MutablePage(own)[cache->format().row_parts(0)[0].offset_bytes] ^= std::byte{1};
+  while (!cache->has_violations() && cache->swept_pages() < 40) ASSERT_TRUE(cache->SweepOne());
+  EXPECT_EQ(cache->TakeViolations().at(0).page, own);
+  cache->Release(&b);
 }
 
 TEST(KvCache, TheDisabledCacheFindsNothing) {

@@ -26,6 +26,8 @@ struct KvFaults {
   TERN_KV_FAULT(swap_committed_pages);   // two pages change places when a prefix is cached
   TERN_KV_FAULT(commit_partial_page);    // the page that is not full is cached with the others
   TERN_KV_FAULT(commit_failed_pass);     // the rows of a pass that failed are cached
+  TERN_KV_FAULT(copy_a_row_too_many);    // the prefix cache says that one more row agrees
+  TERN_KV_FAULT(leave_a_layer_out_of_copies);
   TERN_KV_FAULT(keep_duplicate_in_table);  // the block table keeps a page that caching has freed
 
   TERN_KV_FAULT(skip_block_table_check);

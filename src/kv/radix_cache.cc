@@ -13,24 +13,31 @@ namespace tern {
 struct RadixCache::Space {
   uint64_t chain = 0;
   int64_t nodes = 0;
+  Children children;
   std::map<CacheNamespace, std::unique_ptr<Space>>::iterator self;
 };
 
-class RadixCache::Node {
+class RadixCache::Node : public EvictionOrder::Page {
  public:
+  Node* Parent() const { return static_cast<Node*>(parent); }
+
   Space* space = nullptr;
-  Node* parent = nullptr;       // null: child of the root
-  uint64_t chain = 0;           // hash of namespace and tokens up to this page's end
-  std::vector<int32_t> tokens;  // [P], of this page
+  uint64_t chain = 0;           // hash of namespace and tokens up to the last one of this page
+  std::vector<int32_t> tokens;  // of this page; [P] unless it is a tail
   PageRef page;
-  int64_t depth = 1;  // pages from the root, this one included
-  bool condemned = false;
-  int64_t locks = 0;  // on this node or a descendant
-  int64_t children = 0;
-  uint64_t last_use = 0;
+  Children live_children;  // Page::children counts condemned ones, too
 };
 
-RadixCache::RadixCache(PagePool& pool, uint64_t hash_mask) : pool_(pool), hash_mask_(hash_mask) {}
+bool RadixCache::ByTokens::operator()(const Node* a, const Node* b) const {
+  return a->tokens < b->tokens;
+}
+
+bool RadixCache::ByTokens::operator()(const Node* a, std::span<const int32_t> b) const {
+  return std::ranges::lexicographical_compare(a->tokens, b);
+}
+
+RadixCache::RadixCache(PagePool& pool, int64_t max_protected_pages, uint64_t hash_mask)
+    : pool_(pool), hash_mask_(hash_mask), order_(max_protected_pages) {}
 RadixCache::~RadixCache() = default;
 
 const CacheNamespace& RadixCache::Effective(const CacheNamespace& space) const {
@@ -51,18 +58,59 @@ RadixCache::Node* RadixCache::FindChild(const Space& space, Node* parent, uint64
   for (auto it = first; it != last; ++it) {
     Node* node = it->second.get();
     if (node->space != &space || node->parent != parent) continue;
-    const bool same = std::equal(tokens.begin(), tokens.end(), node->tokens.begin());
-    if (!same && !faults_.match_without_tokens) continue;
+    if (node->tokens.size() != tokens.size()) continue;  // a tail
+    if (!std::ranges::equal(tokens, node->tokens) && !faults_.match_without_tokens) continue;
     using Verdict = PageVerifier::Verdict;
-    const Verdict verdict = verifier != nullptr ? verifier->Judge(node->page, node->depth - 1)
-                            : pool_.Matches(node->page) ? Verdict::kShare
-                                                        : Verdict::kCondemn;
+    const Verdict verdict =
+        verifier != nullptr ? verifier->Judge(node->page, node->depth - 1) : JudgeTag(node->page);
     if (verdict == Verdict::kShare) return node;
     if (verdict == Verdict::kRefuse) continue;
     Condemn(node->page.id);
     return nullptr;
   }
   return nullptr;
+}
+
+PageVerifier::Verdict RadixCache::JudgeTag(PageRef page) const {
+  return pool_.Matches(page) ? PageVerifier::Verdict::kShare : PageVerifier::Verdict::kCondemn;
+}
+
+RadixCache::Children& RadixCache::ChildrenOf(Space& space, Node* parent) {
+  return parent != nullptr ? parent->live_children : space.children;
+}
+
+RadixCache::Agreement RadixCache::LongestAgreement(const Children& children,
+                                                   std::span<const int32_t> tokens) const {
+  tokens = tokens.first(std::min(tokens.size(), static_cast<size_t>(pool_.format().page_tokens())));
+  const auto rows_of = [&](const Node* node) {
+    return std::ranges::mismatch(node->tokens, tokens).in2 - tokens.begin();
+  };
+  const auto next = children.lower_bound(tokens);
+  Agreement longest;
+  if (next != children.end()) longest = {*next, rows_of(*next)};
+  if (next != children.begin()) {
+    Node* const before = *std::prev(next);
+    if (rows_of(before) > longest.rows) longest = {before, rows_of(before)};
+  }
+  return longest.rows > 0 ? longest : Agreement{};
+}
+
+std::optional<RadixCache::Rows> RadixCache::FindRows(const CacheNamespace& space, Node* prefix,
+                                                     std::span<const int32_t> tokens,
+                                                     PageVerifier* verifier) {
+  const auto found = spaces_.find(Effective(space));
+  if (found == spaces_.end()) return std::nullopt;
+  const auto [node, rows] = LongestAgreement(ChildrenOf(*found->second, prefix), tokens);
+  if (node == nullptr || rows == pool_.format().page_tokens()) return std::nullopt;
+  const int64_t claimed = rows + (faults_.copy_a_row_too_many ? 1 : 0);
+  using Verdict = PageVerifier::Verdict;
+  const Verdict verdict =
+      verifier != nullptr ? verifier->JudgeRows(node->page, node->depth - 1, node->tokens, claimed)
+                          : JudgeTag(node->page);
+  if (verdict == Verdict::kCondemn) Condemn(node->page.id);
+  if (verdict != Verdict::kShare) return std::nullopt;
+  order_.Touch(node);
+  return Rows{node->page, claimed};
 }
 
 RadixCache::Node* RadixCache::MatchAndLock(const CacheNamespace& space,
@@ -82,24 +130,25 @@ RadixCache::Node* RadixCache::MatchAndLock(const CacheNamespace& space,
     pages->push_back(next->page);
     last = next;
   }
+  const Agreement behind = LongestAgreement(ChildrenOf(*root, last), tokens);
+  order_.Touch(behind.node != nullptr ? behind.node : last);
   if (--root->nodes == 0) spaces_.erase(root->self);
-  Touch(last);
-  for (Node* node = last; node != nullptr; node = node->parent) {
-    Unlist(node);
+  for (Node* node = last; node != nullptr; node = node->Parent()) {
+    order_.Unlist(node);
     ++node->locks;
-    List(node);
+    order_.List(node);
   }
   return last;
 }
 
 void RadixCache::Unlock(Node* node) {
-  Touch(node);
+  order_.Touch(node);
   while (node != nullptr) {
-    Node* parent = node->parent;
+    Node* parent = node->Parent();
     TERN_CHECK(node->locks > 0);
-    Unlist(node);
+    order_.Unlist(node);
     --node->locks;
-    List(node);
+    order_.List(node);
     if (node->condemned && node->locks == 0 && node->children == 0) Remove(node);
     node = parent;
   }
@@ -111,13 +160,7 @@ RadixCache::Node* RadixCache::Insert(const CacheNamespace& space, Node* locked,
   if (locked != nullptr && locked->condemned) return locked;
   const size_t page_tokens = static_cast<size_t>(pool_.format().page_tokens());
   TERN_CHECK(tokens.size() / page_tokens >= pages.size());
-  const auto [it, is_new] = spaces_.try_emplace(Effective(space));
-  if (is_new) {
-    it->second = std::make_unique<Space>();
-    it->second->chain = ChainRoot(0, Effective(space));
-    it->second->self = it;
-  }
-  Space* root = it->second.get();
+  Space* root = SpaceOf(space);
   ++root->nodes;
   Node* last = locked;
   for (size_t i = static_cast<size_t>(DepthOf(locked)); i < pages.size(); ++i) {
@@ -129,32 +172,82 @@ RadixCache::Node* RadixCache::Insert(const CacheNamespace& space, Node* locked,
       pages[i] = node->page;
     } else {
       if (!pool_.MoveToCache(pages[i])) break;
-      auto made = std::make_unique<Node>();
-      node = made.get();
-      node->space = root;
-      node->parent = last;
-      node->chain = chain;
-      node->tokens.assign(page.begin(), page.end());
-      node->page = pages[i];
-      node->depth = static_cast<int64_t>(i) + 1;
-      nodes_.emplace(chain, std::move(made));
-      ++root->nodes;
-      if (last != nullptr) ++last->children;  // `last` is locked: not in the eviction order
-      List(node);
+      node = Add(*root, last, page, pages[i]);
     }
-    Unlist(node);
+    order_.Unlist(node);
     ++node->locks;
-    List(node);
+    order_.List(node);
     last = node;
   }
   if (--root->nodes == 0) spaces_.erase(root->self);
-  Touch(last);
+  order_.Touch(last);
   return last;
+}
+
+std::pair<RadixCache::Node*, bool> RadixCache::InsertTail(const CacheNamespace& space, Node* prefix,
+                                                          std::span<const int32_t> tokens,
+                                                          PageRef page) {
+  if (prefix != nullptr && prefix->condemned) return {nullptr, false};
+  TERN_CHECK(!tokens.empty() && tokens.size() < static_cast<size_t>(pool_.format().page_tokens()));
+  Space* root = SpaceOf(space);
+  ++root->nodes;
+  const Agreement known = LongestAgreement(ChildrenOf(*root, prefix), tokens);
+  const bool is_known = known.rows == static_cast<int64_t>(tokens.size());
+  const bool taken = !is_known && pool_.MoveToCache(page);
+  Node* const tail = is_known ? known.node : taken ? Add(*root, prefix, tokens, page) : nullptr;
+  order_.Touch(tail);
+  if (--root->nodes == 0) spaces_.erase(root->self);
+  return {tail, taken};
+}
+
+RadixCache::Space* RadixCache::SpaceOf(const CacheNamespace& space) {
+  const auto [it, is_new] = spaces_.try_emplace(Effective(space));
+  if (is_new) {
+    it->second = std::make_unique<Space>();
+    it->second->chain = ChainRoot(0, Effective(space));
+    it->second->self = it;
+  }
+  return it->second.get();
+}
+
+RadixCache::Node* RadixCache::Add(Space& space, Node* parent, std::span<const int32_t> tokens,
+                                  PageRef page) {
+  auto made = std::make_unique<Node>();
+  Node* const node = made.get();
+  node->space = &space;
+  node->parent = parent;
+  node->chain = Chain(space, parent, tokens);
+  node->tokens.assign(tokens.begin(), tokens.end());
+  node->page = page;
+  node->depth = DepthOf(parent) + 1;
+  Children link;  // when memory runs out, no node is half in the tree
+  link.insert(node);
+  nodes_.emplace(node->chain, std::move(made));
+  ++space.nodes;
+  if (parent != nullptr) {
+    order_.Unlist(parent);
+    ++parent->children;
+    order_.List(parent);
+  }
+  Children& siblings = ChildrenOf(space, parent);
+  const auto it = siblings.insert(link.extract(link.begin()));
+  order_.List(node);
+  // A tail that this page continues lies right before it.
+  Node* const before = it == siblings.begin() ? nullptr : *std::prev(it);
+  if (before != nullptr && before->tokens.size() < node->tokens.size() &&
+      std::ranges::equal(before->tokens, tokens.first(before->tokens.size()))) {
+    Remove(before);
+  }
+  return node;
 }
 
 int64_t RadixCache::Evict(int64_t pages) {
   int64_t evicted = 0;
-  for (; evicted < pages && !lru_.empty(); ++evicted) Remove(lru_.begin()->second);
+  for (; evicted < pages; ++evicted) {
+    EvictionOrder::Page* const next = order_.Next();
+    if (next == nullptr) break;
+    Remove(static_cast<Node*>(next));
+  }
   return evicted;
 }
 
@@ -166,7 +259,7 @@ void RadixCache::Condemn(PageId page) {
   std::vector<Node*> tainted;
   for (const auto& [chain, node] : nodes_) {
     const Node* ancestor = node.get();
-    while (ancestor != nullptr && ancestor->depth > top->depth) ancestor = ancestor->parent;
+    while (ancestor != nullptr && ancestor->depth > top->depth) ancestor = ancestor->Parent();
     if (ancestor == top) tainted.push_back(node.get());
   }
   pool_.Quarantine(page);
@@ -174,56 +267,47 @@ void RadixCache::Condemn(PageId page) {
   std::sort(tainted.begin(), tainted.end(),
             [](const Node* a, const Node* b) { return a->depth > b->depth; });
   for (Node* node : tainted) {
-    Unlist(node);
+    order_.Unlist(node);
+    order_.Forget(node);
     node->condemned = true;
+    Unlink(node);
     const auto [first, last] = nodes_.equal_range(node->chain);
     const auto it =
         std::find_if(first, last, [&](const auto& e) { return e.second.get() == node; });
     condemned_.emplace(node, std::move(it->second));
     nodes_.erase(it);
-    List(node);
+    order_.List(node);
     if (node->locks == 0) Remove(node);
   }
 }
 
 std::vector<PageRef> RadixCache::PathOf(const Node* node) const {
   std::vector<PageRef> path(static_cast<size_t>(DepthOf(node)));
-  for (; node != nullptr; node = node->parent)
+  for (; node != nullptr; node = node->Parent())
     path[static_cast<size_t>(node->depth - 1)] = node->page;
   return path;
 }
 
 int64_t RadixCache::DepthOf(const Node* node) { return node == nullptr ? 0 : node->depth; }
 
-void RadixCache::Touch(Node* node) {
-  ++now_;
-  for (; node != nullptr; node = node->parent) {
-    Unlist(node);
-    node->last_use = now_;
-    List(node);
-  }
-}
+void RadixCache::Protect(uint64_t session, Node* node) { order_.Protect(session, node); }
 
-void RadixCache::Unlist(Node* node) {
-  if (node->locks > 0 || node->condemned) return;
-  --evictable_pages_;
-  if (node->children == 0) lru_.erase(node->last_use);
-}
-
-void RadixCache::List(Node* node) {
-  if (node->locks > 0 || node->condemned) return;
-  ++evictable_pages_;
-  if (node->children == 0) TERN_CHECK(lru_.emplace(node->last_use, node).second);
+void RadixCache::Unlink(Node* node) {
+  Children& siblings = ChildrenOf(*node->space, node->Parent());
+  auto [it, last] = siblings.equal_range(node);
+  siblings.erase(std::find(it, last, node));
 }
 
 void RadixCache::Remove(Node* node) {
-  Unlist(node);
+  order_.Unlist(node);
+  order_.Forget(node);
   pool_.Free(node->page);
-  if (Node* parent = node->parent; parent != nullptr) {
-    Unlist(parent);
+  if (Node* parent = node->Parent(); parent != nullptr) {
+    order_.Unlist(parent);
     --parent->children;
-    List(parent);
+    order_.List(parent);
   }
+  if (!node->condemned) Unlink(node);
   if (Space* space = node->space; --space->nodes == 0) spaces_.erase(space->self);
   if (node->condemned) {
     condemned_.erase(node);
@@ -243,19 +327,19 @@ Status RadixCache::CheckInvariants(std::span<const Node* const> locked) const {
   for (const auto& [key, node] : condemned_) expected.try_emplace(node.get());
   for (const auto& [node, want] : expected) {
     if (node->parent == nullptr) continue;
-    const auto it = expected.find(node->parent);
+    const auto it = expected.find(node->Parent());
     if (it == expected.end()) return Internal("prefix cache: a node has lost its parent");
     ++it->second.children;
   }
   for (const Node* node : locked) {
-    for (; node != nullptr; node = node->parent) {
+    for (; node != nullptr; node = node->Parent()) {
       const auto it = expected.find(node);
       if (it == expected.end()) return Internal("prefix cache: a lock on a node that is gone");
       ++it->second.locks;
     }
   }
   std::set<PageId> pages;
-  int64_t unlocked = 0, leaves = 0, cached = 0;
+  int64_t cached = 0;
   for (const auto& [node, want] : expected) {
     const uint32_t page = static_cast<uint32_t>(node->page.id);
     if (node->locks != want.locks || node->children != want.children) {
@@ -273,18 +357,24 @@ Status RadixCache::CheckInvariants(std::span<const Node* const> locked) const {
     if (!node->condemned && !pool_.Matches(node->page)) {
       return Internal(fmt::format("prefix cache: page {} is not the one it was", page));
     }
-    if (node->locks > 0 || node->condemned) continue;
-    ++unlocked;
-    if (node->children > 0) continue;
-    ++leaves;
-    const auto it = lru_.find(node->last_use);
-    if (it == lru_.end() || it->second != node) {
-      return Internal(fmt::format("prefix cache: page {} is missing in the eviction order", page));
+    if (!node->condemned) {
+      const Children& siblings = ChildrenOf(*node->space, node->Parent());
+      const auto [begin, end] = siblings.equal_range(node);
+      if (std::count(begin, end, node) != 1) {
+        return Internal(fmt::format("prefix cache: page {} is not among its siblings", page));
+      }
+      const bool tail = static_cast<int64_t>(node->tokens.size()) < pool_.format().page_tokens();
+      const bool continued =
+          end != siblings.end() &&
+          std::ranges::mismatch((*end)->tokens, node->tokens).in2 == node->tokens.end();
+      if (tail && (node->locks > 0 || node->children > 0 || continued || node->tokens.empty())) {
+        return Internal(fmt::format("prefix cache: page {} is no tail", page));
+      }
     }
   }
-  if (unlocked != evictable_pages_ || leaves != static_cast<int64_t>(lru_.size())) {
-    return Internal("prefix cache: the number of evictable pages is wrong");
-  }
+  std::vector<const EvictionOrder::Page*> order;
+  for (const auto& [node, want] : expected) order.push_back(node);
+  TERN_RETURN_IF_ERROR(order_.CheckInvariants(order).WithContext("prefix cache"));
   if (cached != pool_.count(PageState::kCached)) {
     return Internal(fmt::format("prefix cache: {} pages are listed, {} marked as cached", cached,
                                 pool_.count(PageState::kCached)));

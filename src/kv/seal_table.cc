@@ -45,6 +45,30 @@ void SealTable::Adopt(const Rows& rows, std::span<const uint64_t> sums, int64_t 
               sums_.begin() + static_cast<std::ptrdiff_t>(Index(rows.page) * layers_));
 }
 
+bool SealTable::AdoptCopy(const Rows& rows, PageId source, int64_t now_us) {
+  const PageFormat& format = pages_.format();
+  const Entry& from = entries_[Index(source)];
+  if (from.first_position != rows.first_position || from.rows < rows.rows) return false;
+  const int64_t layers = format.layers();
+  const int64_t per_chunk = std::max<int64_t>(1, kHashesPerChunk / from.rows);
+  std::atomic<bool> good{true};
+  threads_.ParallelFor((layers + per_chunk - 1) / per_chunk, [&](int64_t chunk, int) {
+    for (int64_t layer = chunk * per_chunk; layer < std::min(layers, (chunk + 1) * per_chunk);
+         ++layer) {
+      const uint64_t copied =
+          SealRows(format, layer, pages_.base(rows.page), rows.first_position, rows.rows).sum;
+      const uint64_t others = SealRows(format, layer, pages_.base(source),
+                                       rows.first_position + rows.rows, from.rows - rows.rows)
+                                  .sum;
+      sums_[Index(rows.page) * layers_ + static_cast<size_t>(layer)] = copied;
+      if (copied + others == seal(source, layer).sum) continue;
+      good.store(false, std::memory_order_relaxed);
+    }
+  });
+  if (good) entries_[Index(rows.page)] = {rows.first_position, rows.rows, now_us};
+  return good;
+}
+
 void SealTable::Extend(std::span<const Rows> written, int64_t now_us,
                        std::vector<PageId>* unwritten) {
   const PageFormat& format = pages_.format();

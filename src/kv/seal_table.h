@@ -32,6 +32,10 @@ class SealTable {
   void Forget(PageId page) { entries_[Index(page)] = {}; }
   // Takes over the seals that another engine made: sums[layer] of all rows of a page.
   void Adopt(const Rows& rows, std::span<const uint64_t> sums, int64_t now_us);
+  // Takes over the seals of rows that were copied from the same places in `source`: their hashes,
+  // taken where they are now, and those of the source's other rows must add up to its seals. False,
+  // and no change, when they don't.
+  bool AdoptCopy(const Rows& rows, PageId source, int64_t now_us);
   // Adds rows to their pages' seals, in the order of positions. Appends to *unwritten the pages
   // with a row that still has the mark. `written` lists a page once at most.
   void Extend(std::span<const Rows> written, int64_t now_us, std::vector<PageId>* unwritten);

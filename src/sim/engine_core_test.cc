@@ -117,6 +117,48 @@ TEST_F(EngineCoreTest, TheNextTurnFindsTheLastAnswer) {
   EXPECT_EQ(second->tokens(), Want(request));
 }
 
+// Only the last token of a prompt that comes again is computed; of one that parts from it within a
+// page, the rows from there on.
+TEST_F(EngineCoreTest, OnlyWhatDiffersIsComputed) {
+  Make();
+  std::vector<int32_t> prompt;
+  for (int32_t i = 0; i < 15; ++i) prompt.push_back(1 + i % 7);
+  Generate(Greedy(prompt, 1));
+  const int64_t before = core_->Stats().prefill_tokens;
+  EXPECT_EQ(before, 15);
+  EXPECT_EQ(Generate(Greedy(prompt, 1))->finish().cached_tokens, 14);
+  EXPECT_EQ(core_->Stats().prefill_tokens - before, 1);
+  for (const size_t at : {13, 9, 6, 1}) {
+    GenerateRequest other = Greedy(prompt, 4);
+    other.tokens[at] = 20;
+    const auto sink = Generate(other);
+    EXPECT_EQ(sink->finish().cached_tokens, static_cast<int64_t>(at));
+    EXPECT_EQ(sink->tokens(), Want(other));
+  }
+  EXPECT_EQ(core_->Stats().cached_prompt_tokens, 14 + 13 + 9 + 6 + 1);
+}
+
+// A conversation's pages outlast others' in a cache that is too small for all, and never keep
+// anybody out.
+TEST_F(EngineCoreTest, ASessionKeepsItsPagesLonger) {
+  for (const double fraction : {0.0, 0.5}) {
+    Make(48, {.kv_session_fraction = fraction});
+    GenerateRequest named = Greedy({1, 2, 3, 4, 5, 6, 7, 8, 9}, 2);
+    named.session = "talk";
+    Generate(named);
+    EXPECT_EQ(core_->Stats().protected_tokens, fraction > 0 ? 12 : 0);
+    for (int32_t i = 10; i < 20; ++i) Generate(Greedy({i, 2, 3, 4, 5, 6, 7, 8, 9}, 2));
+    EXPECT_EQ(Generate(named)->finish().cached_tokens, fraction > 0 ? 8 : 0);
+    // The same name with another salt is another conversation.
+    named.cache_salt = "other";
+    named.tokens.resize(5);
+    Generate(named);
+    EXPECT_EQ(core_->Stats().protected_tokens, fraction > 0 ? 12 + 8 : 0);
+    const std::vector<int32_t> all(47, 3);
+    EXPECT_EQ(Generate(Greedy(all, 1))->finish().reason, FinishEvent::Reason::kLength);
+  }
+}
+
 TEST_F(EngineCoreTest, SaltsSeparateTenants) {
   Make();
   GenerateRequest request = Greedy({1, 2, 3, 4, 5});
@@ -275,20 +317,25 @@ TEST_F(EngineCoreTest, CancelAtATokenDiscardsTheRest) {
   auto sink = std::make_shared<Recorder>();
   const RequestId id = Submit(request, sink);
   for (int i = 0; i < 10; ++i) core_->Step();
-  ASSERT_EQ(sink->events.size(), 10u);
+  const std::vector<TokenEvent> all = sink->events;
+  ASSERT_EQ(all.size(), 10u);
   core_->Cancel(id, 4);
   EXPECT_EQ(sink->finish().reason, FinishEvent::Reason::kStop);
   EXPECT_FALSE(sink->finish().matched_token.has_value());
   EXPECT_EQ(sink->finish().completion_tokens, 4);
   EXPECT_EQ(core_->Stats().generated_tokens, 4);  // the other six don't count
-  // Two whole pages of 5 + 4 tokens are cached, and nothing behind them.
-  EXPECT_EQ(core_->Stats().cached_tokens, 8);
+  // 5 + 4 tokens are cached, in two whole pages and a third, and nothing behind them.
+  EXPECT_EQ(core_->Stats().cached_tokens, 12);
 
   const RequestId more = Submit(request, sink = std::make_shared<Recorder>());
   core_->Step();
   core_->Cancel(more, 100);  // more than there are
   EXPECT_EQ(sink->finish().completion_tokens, 1);
   EXPECT_EQ(core_->Stats().generated_tokens, 5);
+
+  GenerateRequest next = request;
+  for (const TokenEvent& event : all) next.tokens.push_back(event.token);
+  EXPECT_EQ(Generate(next)->finish().cached_tokens, 5 + 4);
 }
 
 TEST_F(EngineCoreTest, AbortRidMatchesExactly) {

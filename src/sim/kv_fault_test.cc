@@ -1,5 +1,6 @@
 // Every mistake of docs/integrity.md, made on purpose: with its check it is caught and nobody who
 // ends well has a wrong answer; without its check it goes unseen, and where it can, it corrupts.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -8,6 +9,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/metrics.h"
 #include "engine/engine_core.h"
 #include "kv/kv_sabotage.h"
 #include "sim/toy_reference.h"
@@ -61,9 +63,9 @@ struct Client {
 
 class World {
  public:
-  World(KvIntegrity mode, KvFaults faults) {
+  World(KvIntegrity mode, KvFaults faults, IntegrityAction action = IntegrityAction::kAbort) {
     EngineOptions options = {.page_tokens = 4,
-                             .integrity = {.mode = mode},
+                             .integrity = {.mode = mode, .action = action},
                              .kv_verify_interval_us = 0,
                              .random_seed = 1};
     const MemoryPlan plan =
@@ -342,6 +344,52 @@ std::vector<FaultCase> Cases() {
          w.model.toy.FailWith(OkStatus());
          w.Start(kPrompt, 12);
        }},
+      {"ARowTooManyIsCopied",
+       kTags,
+       {kChain},
+       true,
+       [](KvFaults& f) { f.copy_a_row_too_many = true; },
+       [](World& w) {
+         w.RunAll();
+         w.Start(kPrompt, 1);
+         w.Step(3);
+         w.Start({1, 2, 3, 4, 5, 6, 20, 21, 22}, 12);
+       }},
+      {"TailOfAnotherTenantIsCopied",
+       kTags,
+       {kChain},
+       true,
+       [](KvFaults& f) { f.match_across_salts = true; },
+       [](World& w) {
+         w.Start({1, 2, 3}, 1, "a");
+         w.Step(4);
+         const auto b = w.Start({1, 2, 3}, 2, "b");
+         w.Step(4);
+         w.leak = b->cached_tokens() > 0;
+       }},
+      {"LayerLeftOutOfACopy",
+       kSealed,
+       {kSeal},
+       true,
+       [](KvFaults& f) { f.leave_a_layer_out_of_copies = true; },
+       [](World& w) {
+         w.Start(kPrompt, 1);
+         w.Step(3);
+         w.Start({1, 2, 3, 4, 5, 6, 20, 21, 22}, 12);
+       }},
+      {"BitFlipInAPageThatIsCopied",
+       kSealed,
+       {kSeal},
+       true,
+       none,
+       [](World& w) {
+         const auto a = w.Start({1, 2, 3}, 2);
+         w.Step(1);
+         const PageId page = w.PageOf(a, 0);
+         w.RunAll();
+         w.saboteur().FlipBit(page, 3, 0);
+         w.Start({1, 2, 3, 9}, 12);
+       }},
       {"DamagedHeader",
        kTags,
        {kTag},
@@ -523,6 +571,40 @@ TEST(KvFaultModes, EachModeCatchesItsOwn) {
       world.RunAll();
       EXPECT_EQ(world.core->Stats().integrity.all_violations() > 0, mode >= c.mode)
           << c.name << " in mode " << static_cast<int>(mode);
+    }
+  }
+  SetLogLevel(LogLevel::kInfo);
+}
+
+// What an operator reads in /metrics after one page of one request has failed.
+TEST(KvFaultMetrics, SayWhatHappened) {
+  SetLogLevel(LogLevel::kError);
+  for (const IntegrityAction action : {IntegrityAction::kAbort, IntegrityAction::kRecompute}) {
+    World world(KvIntegrity::kSealed, {}, action);
+    const auto a = world.Start(kPrompt, 20);
+    world.Step(3);
+    world.saboteur().FlipHeaderBit(world.PageOf(a, 1), 5, 3);
+    world.RunAll();
+    world.Start(kPrompt, 2);  // finds the first page, and verifies it
+    world.RunAll();
+    MetricRegistry registry;
+    EngineMetrics metrics(registry);
+    metrics.Publish(world.core->Stats(), 0);
+    const std::string text = registry.Render();
+    const bool healed = action == IntegrityAction::kRecompute;
+    for (const std::string& line : {std::string("violations_total{class=\"tag\"} 1"),
+                                    std::string("violations_total{class=\"seal\"} 0"),
+                                    fmt::format("ended_requests_total {}", healed ? 0 : 1),
+                                    fmt::format("healed_total {}", healed ? 1 : 0),
+                                    std::string("exposed_requests_total 0")}) {
+      EXPECT_NE(text.find("\ntern:kv_integrity_" + line + "\n"), std::string::npos) << line << text;
+    }
+    EXPECT_NE(text.find("\ntern:kv_quarantined_pages 1\n"), std::string::npos) << text;
+    for (const char* counted : {"sealed_rows_total", "swept_pages_total", "verified_pages_total"}) {
+      EXPECT_NE(text.find(std::string("\ntern:kv_integrity_") + counted + " "), std::string::npos);
+      EXPECT_EQ(text.find(std::string("\ntern:kv_integrity_") + counted + " 0\n"),
+                std::string::npos)
+          << counted;
     }
   }
   SetLogLevel(LogLevel::kInfo);

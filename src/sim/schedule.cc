@@ -103,6 +103,11 @@ Schedule MakeSchedule(uint64_t seed) {
     damage.kind = static_cast<int64_t>(rng.Below(3));
     if (damage.kind == SimDamage::kBits && !schedule.sealed) damage.kind = SimDamage::kHeader;
   }
+  if (rng.Chance(0.5)) {
+    schedule.session_fraction = static_cast<double>(rng.Below(5)) * 0.25;
+    const char* sessions[] = {"", "s", "t", "u"};
+    for (SimRequest& request : schedule.requests) request.session = sessions[rng.Below(4)];
+  }
   return schedule;
 }
 
@@ -115,6 +120,7 @@ Json ScheduleToJson(const Schedule& schedule) {
                {"chunk_tokens", schedule.chunk_tokens},
                {"max_running", schedule.max_running},
                {"context_length", schedule.context_length},
+               {"session_fraction", schedule.session_fraction},
                {"sealed", schedule.sealed},
                {"recompute", schedule.recompute},
                {"requests", Json::array()},
@@ -125,6 +131,7 @@ Json ScheduleToJson(const Schedule& schedule) {
     json["requests"].push_back({{"arrive_step", request.arrive_step},
                                 {"prompt", request.prompt},
                                 {"salt", request.salt},
+                                {"session", request.session},
                                 {"max_new_tokens", request.max_new_tokens},
                                 {"temperature", request.temperature},
                                 {"seed", request.seed},
@@ -211,6 +218,7 @@ Result<Schedule> ScheduleFromJson(const Json& json) {
   fields.Int("chunk_tokens", &schedule.chunk_tokens);
   fields.Int("max_running", &schedule.max_running);
   fields.Int("context_length", &schedule.context_length);
+  fields.Double("session_fraction", &schedule.session_fraction);
   fields.Bool("sealed", &schedule.sealed);
   fields.Bool("recompute", &schedule.recompute);
   fields.Ints("failing_steps", &schedule.failing_steps);
@@ -223,6 +231,7 @@ Result<Schedule> ScheduleFromJson(const Json& json) {
     reader.Int("arrive_step", &request.arrive_step);
     reader.Ints("prompt", &request.prompt);
     reader.String("salt", &request.salt);
+    reader.String("session", &request.session);
     reader.Int("max_new_tokens", &request.max_new_tokens);
     reader.Double("temperature", &request.temperature);
     reader.Seed("seed", &request.seed);

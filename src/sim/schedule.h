@@ -15,7 +15,8 @@ namespace tern {
 struct SimRequest {
   int64_t arrive_step = 0;
   std::vector<int32_t> prompt;
-  std::string salt;  // the cache namespace
+  std::string salt;     // the cache namespace
+  std::string session;  // the conversation that it names; "": none
   int64_t max_new_tokens = 8;
   double temperature = 0;
   uint64_t seed = 0;
@@ -47,6 +48,7 @@ struct Schedule {
   int64_t chunk_tokens = 16;
   int64_t max_running = 4;
   int64_t context_length = 48;
+  double session_fraction = 0.5;  // of the pages that sessions protect
   bool sealed = false;     // KV integrity: sealed, all pages verified after each step; else tags
   bool recompute = false;  // what becomes of victims; else they end
   std::vector<SimRequest> requests;  // by arrive_step

@@ -144,6 +144,8 @@ class Simulation {
     counts_->healed += stats.integrity.healed_requests;
     counts_->exposed += stats.integrity.exposed_requests;
     counts_->sealed_rows += stats.integrity.sealed_rows;
+    counts_->copied_rows += core_->kv().copied_rows();
+    counts_->protected_pages += protected_pages_;
     return OkStatus();
   }
 
@@ -157,6 +159,7 @@ class Simulation {
         .max_running_requests = schedule_.max_running,
         .chunked_prefill_size = schedule_.chunk_tokens,
         .disable_radix_cache = !schedule_.reuse_prefixes,
+        .kv_session_fraction = schedule_.session_fraction,
         .integrity = {.mode = schedule_.sealed ? KvIntegrity::kSealed : KvIntegrity::kTags,
                       .action = schedule_.recompute ? IntegrityAction::kRecompute
                                                     : IntegrityAction::kAbort},
@@ -223,7 +226,8 @@ class Simulation {
   Status Submit(size_t i) {
     GenerateRequest request = {.tokens = schedule_.requests[i].prompt,
                                .sampling = SamplingOf(i),
-                               .cache_salt = schedule_.requests[i].salt};
+                               .cache_salt = schedule_.requests[i].salt,
+                               .session = schedule_.requests[i].session};
     if (const uint64_t mask = schedule_.requests[i].mask; mask != 0) {
       request.mask = std::make_shared<SimMask>(mask);
       ++counts_->masked;
@@ -301,6 +305,7 @@ class Simulation {
   }
 
   Status CheckNow() {
+    protected_pages_ = std::max(protected_pages_, core_->kv().protected_pages());
     if (options_.check_invariants) {
       TERN_RETURN_IF_ERROR(core_->CheckInvariants());
       TERN_RETURN_IF_ERROR(tags_.Check(*core_, core_->kv().pool()));
@@ -393,7 +398,8 @@ class Simulation {
     return Internal("ended with " + status.ToString());
   }
 
-  // Whole pages of request i's prompt that some other request of its namespace could have left.
+  // Rows of request i's prompt that some other request of its namespace could have left; its last
+  // token is always computed.
   int64_t LongestKnownPrefix(size_t i) const {
     const SimRequest& request = schedule_.requests[i];
     int64_t longest = 0;
@@ -409,7 +415,7 @@ class Simulation {
           std::mismatch(known.begin(), known.end(), request.prompt.begin(), request.prompt.end());
       longest = std::max<int64_t>(longest, end.first - known.begin());
     }
-    return longest / schedule_.page_tokens * schedule_.page_tokens;
+    return std::min(longest, static_cast<int64_t>(request.prompt.size()) - 1);
   }
 
   // Everybody got exactly one end, and nobody holds a page.
@@ -443,8 +449,9 @@ class Simulation {
   std::set<size_t> checked_;
   TagHistory tags_;
   std::vector<FlippedBit> flipped_;
-  bool quarantined_ = false;  // some page was, once
-  int64_t capacity_ = 0;      // tokens of the longest sequence
+  bool quarantined_ = false;     // some page was, once
+  int64_t capacity_ = 0;         // tokens of the longest sequence
+  int64_t protected_pages_ = 0;  // at most, at once
   int64_t step_ = 0;
 };
 
@@ -473,6 +480,8 @@ SimCounts& SimCounts::operator+=(const SimCounts& other) {
   exposed += other.exposed;
   quarantined += other.quarantined;
   sealed_rows += other.sealed_rows;
+  copied_rows += other.copied_rows;
+  protected_pages += other.protected_pages;
   return *this;
 }
 

@@ -25,6 +25,7 @@ struct SimCounts {
   int64_t evicted_tokens = 0, generated_tokens = 0, tampered = 0, resource_errors = 0;
   int64_t failed = 0, masked = 0, flushes = 0;
   int64_t violations = 0, healed = 0, exposed = 0, quarantined = 0, sealed_rows = 0;
+  int64_t copied_rows = 0, protected_pages = 0;
   SimCounts& operator+=(const SimCounts& other);
 };
 

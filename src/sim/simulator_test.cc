@@ -38,6 +38,8 @@ TEST_F(Simulator, AHundredThousandSchedules) {
   EXPECT_GT(per_hundred(total.retractions), 20);
   EXPECT_GT(per_hundred(total.evicted_tokens), 300);
   EXPECT_GT(per_hundred(total.cached_tokens), 300);
+  EXPECT_GT(per_hundred(total.copied_rows), 60);
+  EXPECT_GT(per_hundred(total.protected_pages), 100);
   EXPECT_GT(per_hundred(total.failed), 5);
   EXPECT_GT(per_hundred(total.masked), 50);
   EXPECT_GT(per_hundred(total.flushes), 102);  // one at the end of each, some between requests
@@ -112,6 +114,13 @@ TEST_F(Simulator, ChainsStopAMatchAcrossSalts) {
   const SimOptions unchecked = {.faults = {.match_across_salts = true, .skip_chain_check = true}};
   ASSERT_GE(FirstFailure(unchecked, 300, &message), 0);
   EXPECT_NE(message.find("its tenant had at most"), std::string::npos) << message;
+}
+
+TEST_F(Simulator, ChainsStopACopyOfARowTooMany) {
+  std::string message;
+  EXPECT_EQ(FirstFailure({.faults = {.copy_a_row_too_many = true}}, 1000, &message), -1) << message;
+  const SimOptions unchecked = {.faults = {.copy_a_row_too_many = true, .skip_chain_check = true}};
+  EXPECT_GE(FirstFailure(unchecked, 300, &message, "are not the reference's"), 0);
 }
 
 // What tags are for. Pages that are freed too early end requests with an error as long as tags

@@ -28,16 +28,16 @@ bool AcquirePages(Sequence& sequence, int64_t running, KvCache& kv) {
   }
   // All rows that derive a token again are computed; a match leaves one more to compute.
   if (sequence.rederive_end > 0) known = known.first(static_cast<size_t>(sequence.prompt_tokens));
-  const int64_t cached =
-      kv.MatchPrefix(sequence.space, known, sequence.prompt_tokens, &sequence.lease);
+  kv.MatchPrefix(sequence.space, known, sequence.prompt_tokens, &sequence.lease);
   const int64_t missing = kv.PagesFor(sequence.size()) - sequence.lease.pages();
   if (missing + running > kv.available_pages() || !kv.Reserve(sequence.size(), &sequence.lease)) {
     kv.Release(&sequence.lease);
     return false;
   }
-  sequence.computed = cached;
+  kv.CopyRows(sequence.space, known, sequence.prompt_tokens, &sequence.lease);
+  sequence.computed = sequence.lease.rows();
   if (sequence.cached_tokens < 0) {
-    sequence.cached_tokens = std::min(cached, sequence.prompt_tokens);
+    sequence.cached_tokens = std::min(sequence.computed, sequence.prompt_tokens);
   }
   return true;
 }

@@ -1,0 +1,76 @@
+// EvictionOrder: which page of the prefix cache goes next. First the least recently used one of
+// those that no session protects, then that of the session that was used longest ago.
+//
+// A session, a conversation that its requests name, protects the pages of the path to where its
+// last request ended. All sessions together protect `max_protected` pages at most: beyond them, the
+// one used longest ago loses its protection, and a longer path is protected as far as that.
+// Protected pages can be evicted like others, only later: they never keep anybody waiting. Owner:
+// RadixCache. Thread: the engine thread.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <unordered_map>
+#include <vector>
+
+#include "base/status.h"
+
+namespace tern {
+
+class EvictionOrder {
+ public:
+  explicit EvictionOrder(int64_t max_protected) : max_protected_(max_protected) {}
+
+  struct Page;
+  struct Session {
+    uint64_t last_use = 0;
+    Page* end = nullptr;
+  };
+  // A page's place in the tree, and in this order.
+  struct Page {
+    Page* parent = nullptr;  // null: child of the root
+    int64_t depth = 1;       // pages from the root, this one included
+    int64_t children = 0;
+    int64_t locks = 0;  // on this page or a descendant
+    bool condemned = false;
+    uint64_t last_use = 0;       // one path has one time
+    int64_t protectors = 0;      // sessions whose path it is on
+    std::vector<Session*> ends;  // those of them that end here
+  };
+
+  // Around every change of `parent`, `children`, `locks` and `condemned`: Unlist, then List. A page
+  // is unlisted until it is in the tree.
+  void Unlist(Page* page);
+  void List(Page* page);
+  // Marks the path to `page` as used now.
+  void Touch(Page* page);
+  // The unlocked leaf to be evicted next; null: there is none.
+  Page* Next() const;
+  // An unlisted page is about to leave the tree, or to be condemned: sessions end before it.
+  void Forget(Page* page);
+
+  // The path to `page` is what this session protects from now on.
+  void Protect(uint64_t session, Page* page);
+
+  int64_t evictable_pages() const { return evictable_; }  // unlocked ones, leaves or not
+  int64_t protected_pages() const { return protected_; }
+
+  // Whether the counts are those of `pages`, all that the tree has, and every unlocked leaf is
+  // listed once. Errors: kInternal.
+  Status CheckInvariants(const std::vector<const Page*>& pages) const;
+
+ private:
+  static uint64_t SessionUse(const Page* page);  // of the last of those that end there
+  // Takes a session from its path.
+  void Leave(Session& session);
+
+  const int64_t max_protected_;
+  uint64_t now_ = 0;
+  std::map<uint64_t, Page*> unprotected_;       // unlocked leaves by last use
+  std::map<uint64_t, Page*> protected_leaves_;  // by their sessions' last use
+  int64_t evictable_ = 0, protected_ = 0;
+  std::unordered_map<uint64_t, Session> sessions_;
+  std::map<uint64_t, uint64_t> by_use_;  // sessions by last use
+};
+
+}  // namespace tern
