@@ -178,6 +178,12 @@ void DeclareModelOptions(OptionTable& table, ModelOptions& o) {
       .Range(0, kMaxCount)
       .Group("Memory and speed");
   table
+      .Add("--kv-session-fraction", &o.engine.kv_session_fraction, "F",
+           "share of the KV cache that conversations (prompt_cache_key, x-session-affinity) keep "
+           "from being evicted before others")
+      .Range(0, 1)
+      .Group("Memory and speed");
+  table
       .Add("--mem-fraction-static", &o.engine.mem_fraction_static, "F",
            "share of the available memory for weights and KV cache together")
       .Range(0.01, 1.0)

@@ -13,6 +13,7 @@
 #include "server/errors.h"
 #include "server/generate_request.h"
 #include "server/openai_response.h"
+#include "server/session.h"
 #include "server/sse.h"
 
 namespace tern {
@@ -248,6 +249,9 @@ void HandleGenerate(const EndpointContext& context, const HttpRequest& request,
   Result<GenerateBody> generate = ParseGenerateBody(*body, context.model);
   if (!generate.ok()) return SendError(*writer, generate.status());
   if (const Status status = AddRendezvous(*body, context.model, &generate->choices); !status.ok()) {
+    return SendError(*writer, status, generate->stream);
+  }
+  if (const Status status = AddSession(*body, request.headers, &generate->choices); !status.ok()) {
     return SendError(*writer, status, generate->stream);
   }
   auto responder = std::make_shared<GenerateResponder>(context, *generate, writer);

@@ -126,6 +126,15 @@ TEST_F(GenerateTest, LogprobsAndStopString) {
   EXPECT_EQ(meta["input_token_logprobs"], Json::array());
 }
 
+TEST_F(GenerateTest, AConversationIsNamedByFieldOrHeader) {
+  engine_.SetAnswer("x");
+  const HttpHeaders header = {{"X-Session-Affinity", "one"}};
+  EXPECT_EQ(Call("POST", "/generate", R"({"text":"a"})", header).status, 200);
+  EXPECT_EQ(engine_.last_request().session, "one");
+  PostOk("/generate", {{"text", "a"}, {"prompt_cache_key", "two"}});
+  EXPECT_EQ(engine_.last_request().session, "two");
+}
+
 TEST_F(GenerateTest, BadBodiesAre400AndNameTheField) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"7", "JSON object"},

@@ -8,6 +8,7 @@
 #include "server/disaggregation.h"
 #include "server/errors.h"
 #include "server/openai.h"
+#include "server/session.h"
 #include "text/marker.h"
 #include "text/prompt_text.h"
 
@@ -80,6 +81,9 @@ void HandleChatCompletions(const EndpointContext& context, const HttpRequest& re
       MakeChoices(params, model.context_length, std::move(prompts));
   if (!choices.ok()) return SendError(*writer, choices.status(), params.stream);
   if (const Status status = AddRendezvous(*body, model, &*choices); !status.ok()) {
+    return SendError(*writer, status, params.stream);
+  }
+  if (const Status status = AddSession(*body, request.headers, &*choices); !status.ok()) {
     return SendError(*writer, status, params.stream);
   }
   const OutputParserOptions parsing = ParsingOf(model, *chat, prompt->text, first_call_index);

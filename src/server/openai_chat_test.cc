@@ -53,6 +53,7 @@ TEST_F(ChatTest, PassesSamplingOn) {
                {"rid", "my-rid"},
                {"cache_salt", "salt"},
                {"extra_key", "key"},
+               {"prompt_cache_key", "talk"},
                {"bootstrap_host", nullptr},
                {"unknown_key", {1, 2}},
                {"model", nullptr}});
@@ -71,6 +72,29 @@ TEST_F(ChatTest, PassesSamplingOn) {
   EXPECT_EQ(request.rid, "my-rid");
   EXPECT_EQ(request.cache_salt, "salt");
   EXPECT_EQ(request.extra_key, "key");
+  EXPECT_EQ(request.session, "talk");
+}
+
+// The body's field comes first: routers drop the header.
+TEST_F(ChatTest, AHeaderNamesTheConversation) {
+  engine_.SetAnswer("x");
+  Json body = ChatBody();
+  PostOk(kPath, body);
+  EXPECT_EQ(engine_.last_request().session, "");
+  const HttpHeaders header = {{"X-Session-Affinity", "one"}};
+  EXPECT_EQ(Call("POST", kPath, DumpJson(body), header).status, 200);
+  EXPECT_EQ(engine_.last_request().session, "one");
+  body["prompt_cache_key"] = "two";
+  body["n"] = 2;
+  EXPECT_EQ(Call("POST", kPath, DumpJson(body), header).status, 200);
+  EXPECT_EQ(engine_.last_request().session, "two");
+  body["prompt_cache_key"] = 2;
+  const HttpResponse refused = Post(kPath, body);
+  EXPECT_EQ(refused.status, 400);
+  EXPECT_THAT(refused.body, HasSubstr("body.prompt_cache_key"));
+  const Json text = {{"prompt", "a"}, {"max_tokens", 1}};
+  EXPECT_EQ(Call("POST", "/v1/completions", DumpJson(text), header).status, 200);
+  EXPECT_EQ(engine_.last_request().session, "one");
 }
 
 TEST_F(ChatTest, StreamHasTheChunksInOrder) {

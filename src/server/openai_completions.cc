@@ -10,6 +10,7 @@
 #include "server/errors.h"
 #include "server/openai.h"
 #include "server/openai_responder.h"
+#include "server/session.h"
 
 namespace tern {
 namespace {
@@ -84,6 +85,9 @@ void HandleCompletions(const EndpointContext& context, const HttpRequest& reques
       MakeChoices(params, context.model.context_length, std::move(prompts));
   if (!choices.ok()) return SendError(*writer, choices.status(), params.stream);
   if (const Status status = AddRendezvous(*body, context.model, &*choices); !status.ok()) {
+    return SendError(*writer, status, params.stream);
+  }
+  if (const Status status = AddSession(*body, request.headers, &*choices); !status.ok()) {
     return SendError(*writer, status, params.stream);
   }
   std::vector<std::string> echoes(choices->size());

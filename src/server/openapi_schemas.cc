@@ -67,7 +67,8 @@ constexpr char kRequests[] = R"json({
   "stream_options": {"type": "object", "properties": {"include_usage": {"type": "boolean"}, "continuous_usage_stats": {"type": "boolean"}}, "examples": [{"include_usage": true}]},
   "response_format": {"type": "object", "properties": {"type": {"const": "text"}}, "examples": [{"type": "text"}]},
   "extra_key": {"type": "string", "examples": ["tenant"]},
-  "cache_salt": {"type": "string", "examples": ["salt"], "description": "prefixes are shared among requests of one salt"}
+  "cache_salt": {"type": "string", "examples": ["salt"], "description": "prefixes are shared among requests of one salt"},
+  "prompt_cache_key": {"type": "string", "examples": ["conversation"], "description": "names a conversation, whose prefix stays cached longer; else the header x-session-affinity does"}
 }},
 "ChatRequest": {"allOf": [{"$ref": "#/components/schemas/SamplingParameters"}, {"$ref": "#/components/schemas/OpenAiParameters"},
  {"type": "object", "required": ["messages"], "properties": {
@@ -119,7 +120,8 @@ constexpr char kRequests[] = R"json({
   "require_reasoning": {"type": "boolean", "examples": [true], "description": "count the tokens up to </think>"},
   "rid": {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}], "examples": ["my-request"]},
   "extra_key": {"type": "string", "examples": ["tenant"]},
-  "cache_salt": {"type": "string", "examples": ["salt"]}
+  "cache_salt": {"type": "string", "examples": ["salt"]},
+  "prompt_cache_key": {"type": "string", "examples": ["conversation"]}
 }},
 "TokenizeRequest": {"type": "object", "required": ["prompt"], "properties": {
   "prompt": {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}], "examples": ["Hi", ["a", "b"]]}}},
