@@ -26,7 +26,7 @@ def failure(*args, says):
     assert code == 1 and out == "" and says in err and err.count("\n") <= 2, (args, code, out, err)
 
 
-PARTS = ("limits", "model", "kernels", "serve", "compare", "integrity", "step", "kv")
+PARTS = ("limits", "model", "kernels", "serve", "compare", "integrity", "step", "kv", "pd")
 for part in PARTS:
     code, out, _ = run(part, "--help")
     assert code == 0 and "--json" in out and "--plot" in out, part
@@ -112,6 +112,21 @@ with tempfile.TemporaryDirectory() as folder:
     assert modes["sealed"]["sealed_rows_per_step"] >= 4 and 0 < modes["sealed"]["share_of_step_time"] < 1
     xml.dom.minidom.parse(str(folder / "i.svg"))
     failure("integrity", says="--model-path is required")
+
+    # Two systems under the same load; pairs of prompts with a hand-off and without.
+    code, out, err = run("pd", *TINY, "--threads", "2", "--streams", "2", "--stream-prompt-tokens", "5", "--stream-output-tokens",
+                         "9", "--burst", "2", "--burst-prompt-tokens", "40", "--bursts", "2", "--interval", "0.05", "--quiet",
+                         "0.05", "--turns", "1", "--transfer-pairs", "2", "--page-size", "8", "--json", str(folder / "p.json"),
+                         "--plot", str(folder / "p.svg"))
+    assert code == 0 and "apart, 1 + 1 thread" in out and "ratio" in out, (out, err)
+    bench = json.loads((folder / "p.json").read_text())
+    assert [r["system"] for r in bench["results"]] == ["together, 2 threads", "apart, 1 + 1 thread"], bench
+    for result in bench["results"]:
+        assert 0 < result["burst_itl_ms"]["p50"] <= result["burst_itl_ms"]["p99"] and result["burst_ttft_ms"]["p50"] > 0, result
+        assert result["stream_tokens_per_s"] > 0, result
+    assert all(len(each) == 2 for each in bench["transfer"]["ttft_s"]) and bench["transfer"]["ratio"] > 0
+    xml.dom.minidom.parse(str(folder / "p.svg"))
+    failure("pd", says="--model-path is required")
 
     usage_error("serve", says="--url")
     failure("compare", "--figure", "a=b", "--", "false", ":::", "true", says="false: exit code 1")

@@ -30,6 +30,8 @@ constexpr Part kParts[] = {
     {"limits", "memory bandwidth and peak arithmetic of this machine", BenchLimitsCommand},
     {"kernels", "single operations at shapes that models have", BenchKernelsCommand},
     {"kv", "KV formats: requests that fit, and the speed of decoding them", BenchKvCommand},
+    {"pd", "prefill and decode apart: streams under bursts of prompts, first tokens",
+     BenchPdCommand},
     {"serve", "load on a server: latencies, throughput, goodput", BenchServeCommand},
     {"integrity", "what the checks of KV pages cost", BenchIntegrityCommand},
     {"model", "prefill and decode of a model, as shares of the limits", BenchModelCommand},

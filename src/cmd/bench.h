@@ -18,6 +18,7 @@ int BenchKernelsCommand(const std::vector<std::string>& args);
 int BenchKvCommand(const std::vector<std::string>& args);
 int BenchLimitsCommand(const std::vector<std::string>& args);
 int BenchModelCommand(const std::vector<std::string>& args);
+int BenchPdCommand(const std::vector<std::string>& args);
 int BenchServeCommand(const std::vector<std::string>& args);
 int BenchStepCommand(const std::vector<std::string>& args);
 

@@ -50,7 +50,8 @@ void DeclarePrefillOptions(OptionTable& table, DisaggregationOptions& o) {
       .Group(kGroup);
   table
       .Add("--prefill-max-total-tokens", &o.prefill_max_total_tokens, "N",
-           "local: tokens that prefill's KV cache holds; 0: one context")
+           "local: tokens that prefill's KV cache holds, before decode's gets its share; 0: one "
+           "context")
       .Range(0, 1e12)
       .Group(kGroup);
 }
@@ -103,13 +104,19 @@ void DeclareDisaggregationOptions(OptionTable& table, DisaggregationOptions& o) 
       .Range(0.1, kMaxSeconds)
       .Group(kGroup);
   DeclarePrefillOptions(table, o);
+  table
+      .Add("--prefill-threads", &o.prefill_threads, "N",
+           "local: how many of --threads are prefill's alone, the others decode's; 0: both use all")
+      .Range(0, 4096)
+      .Group(kGroup);
 }
 
 Status CheckDisaggregationOptions(const DisaggregationOptions& o) {
   for (const auto& [flag, given] :
        {std::pair("--prefill-model-path", !o.prefill_model_path.empty()),
         std::pair("--prefill-kv-cache-dtype", o.prefill_kv_cache_dtype != "auto"),
-        std::pair("--prefill-max-total-tokens", o.prefill_max_total_tokens != 0)}) {
+        std::pair("--prefill-max-total-tokens", o.prefill_max_total_tokens != 0),
+        std::pair("--prefill-threads", o.prefill_threads != 0)}) {
     if (given && !o.local()) {
       return InvalidArgument(fmt::format("{} needs --disaggregation-mode local", flag));
     }

@@ -27,12 +27,13 @@ struct DisaggregationOptions {
   std::string prefill_model_path;  // empty: --model-path's
   std::string prefill_kv_cache_dtype = "auto";
   int64_t prefill_max_total_tokens = 0;  // 0: one context
+  int64_t prefill_threads = 0;           // 0: both engines have all
 
   bool local() const { return mode == "local"; }
   EngineRole role() const;  // of the process' one engine; kUnified for null and local
 };
 
-// The flags that `plan` has too: what the prefill side of `local` takes.
+// The flags that `plan` has too: what memory the prefill side of `local` takes.
 void DeclarePrefillOptions(OptionTable& table, DisaggregationOptions& options);
 // All of them. `options` outlives the table.
 void DeclareDisaggregationOptions(OptionTable& table, DisaggregationOptions& options);

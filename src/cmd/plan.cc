@@ -18,10 +18,13 @@
 #include "base/topology.h"
 #include "bench/machine_limits.h"
 #include "cmd/commands.h"
+#include "cmd/disaggregation_options.h"
 #include "cmd/plan_report.h"
 #include "cmd/serving.h"
 #include "engine/engine.h"
+#include "engine/local_plan.h"
 #include "models/registry.h"
+#include "models/shared_weights.h"
 #include "report/report_file.h"
 
 namespace tern {
@@ -32,8 +35,10 @@ constexpr int64_t kMostDevices = 1 << 16;
 
 struct PlanOptions {
   std::string path, recipe;
-  std::string kv_cache_dtype = "bf16", kv_bf16_layers;
+  std::string kv_cache_dtype = "auto", kv_bf16_layers;
   EngineOptions engine;
+  DisaggregationOptions disaggregation;
+  std::string prefill_recipe;
   int64_t gpus = 0, tp = 0, threads = 0;
   std::string gpu_memory, kv_memory, reserve, bandwidth, flops;
   double bandwidth_efficiency = 1, arithmetic_efficiency = 1, price = 0;
@@ -127,6 +132,17 @@ OptionTable PlanTable(PlanOptions& o) {
   table.Add("--price", &o.price, "X", "of an hour of all devices, in any currency")
       .Range(0, 1e9)
       .Group("Free parameters");
+  table
+      .Add("--disaggregation-mode", &o.disaggregation.mode, "MODE",
+           "local: this machine with a prefill and a decode engine in one process")
+      .Choices({"null", "local"})
+      .Group("Prefill and decode apart");
+  table
+      .Add("--prefill-recipe", &o.prefill_recipe, "NAME",
+           "local: how prefill's weights are stored; default: as --recipe says")
+      .Choices({"config", "bf16", "fp8", "int4", "kimi", "fp8-linear", "int4-linear"})
+      .Group("Prefill and decode apart");
+  DeclarePrefillOptions(table, o.disaggregation);
   table.Add("--json", &o.json, "", "print one JSON object").Group("Output");
   table.Add("--plot", &o.plot, "FILE.svg", "write a picture").Group("Output");
   return table;
@@ -203,6 +219,13 @@ Status CheckMachine(const PlanOptions& o) {
 // What is wrong with the flags alone.
 Status CheckUsage(const PlanOptions& o) {
   TERN_RETURN_IF_ERROR(CheckMachine(o));
+  TERN_RETURN_IF_ERROR(CheckDisaggregationOptions(o.disaggregation));
+  if (o.disaggregation.local() && o.gpus > 0) {
+    return InvalidArgument("--disaggregation-mode local is for this machine, not for --gpus");
+  }
+  if (!o.prefill_recipe.empty() && !o.disaggregation.local()) {
+    return InvalidArgument("--prefill-recipe needs --disaggregation-mode local");
+  }
   if (!o.recipe.empty() && o.path.ends_with(".gguf")) {
     return InvalidArgument(fmt::format("--recipe is for a config.json, not for {}", o.path));
   }
@@ -245,23 +268,62 @@ Status PlanDevices(PlanOptions& o, PlanReport* report) {
   return OkStatus();
 }
 
+// How `serve` would load a checkpoint, or made-up weights by a recipe where there is none.
+Result<LoadOptions> LoadOptionsOf(const std::string& path, const std::string& recipe) {
+  const bool files = path.ends_with(".gguf") || FileExists(path + "/model.safetensors") ||
+                     FileExists(path + "/model.safetensors.index.json");
+  LoadOptions load;
+  load.format = files && recipe.empty() ? LoadFormat::kAuto : LoadFormat::kDummy;
+  TERN_ASSIGN_OR_RETURN(load.dummy_recipe, WeightRecipeNamed(recipe.empty() ? "config" : recipe));
+  return load;
+}
+
+std::string PrefillPathOf(const PlanOptions& o) {
+  return o.disaggregation.prefill_model_path.empty() ? o.path : o.disaggregation.prefill_model_path;
+}
+const std::string& PrefillRecipeOf(const PlanOptions& o) {
+  return o.prefill_recipe.empty() ? o.recipe : o.prefill_recipe;
+}
+
+// The prefill side beside `model`, which is loaded, as `serve` would have both.
+Status PlanBoth(const PlanOptions& o, Ops& ops, const Model& model, uint64_t available,
+                SharedWeights* shared, PlanReport* report) {
+  const std::string path = PrefillPathOf(o);
+  TERN_ASSIGN_OR_RETURN(LoadOptions load, LoadOptionsOf(path, PrefillRecipeOf(o)));
+  load.shared = shared;
+  TERN_ASSIGN_OR_RETURN(const auto prefill, LoadModel(path, ops, load));
+  TERN_ASSIGN_OR_RETURN(const EngineOptions options,
+                        PrefillEngineOptions(o.disaggregation, o.engine, prefill->info()));
+  PrefillPool pool = {.path = path,
+                      .recipe = PrefillRecipeOf(o).empty() ? "config" : PrefillRecipeOf(o),
+                      .kv_format = KvFormatName(options.kv_format)};
+  TERN_ASSIGN_OR_RETURN(pool.plan,
+                        PlanLocal(prefill->info(), options, model.info(), o.engine, available));
+  report->memory = pool.plan.decode;
+  report->prefill_pool = std::move(pool);
+  return OkStatus();
+}
+
 // What `serve` would allocate: the model is loaded, as only its packed weights say what they take.
 Status PlanHost(PlanOptions& o, PlanReport* report) {
   const int threads = o.threads > 0 ? static_cast<int>(o.threads) : AvailableThreads();
   ThreadPool pool(threads);
   TERN_ASSIGN_OR_RETURN(const auto ops, Ops::Create(EnvIsa().value_or(""), pool));
-  const bool files = o.path.ends_with(".gguf") || FileExists(o.path + "/model.safetensors") ||
-                     FileExists(o.path + "/model.safetensors.index.json");
-  const bool dummy = !files || !o.recipe.empty();
-  LoadOptions load;
-  load.format = dummy ? LoadFormat::kDummy : LoadFormat::kAuto;
-  TERN_ASSIGN_OR_RETURN(load.dummy_recipe, WeightRecipeNamed(report->recipe));
+  const bool local = o.disaggregation.local();
+  SharedWeights shared;
+  TERN_ASSIGN_OR_RETURN(LoadOptions load, LoadOptionsOf(o.path, o.recipe));
+  if (local) load.shared = &shared;
   const uint64_t available = AvailableMemoryBytes();
   {
     TERN_ASSIGN_OR_RETURN(const auto model, LoadModel(o.path, *ops, load));
-    TERN_ASSIGN_OR_RETURN(o.engine.kv_format, ChooseKvFormat(o.kv_cache_dtype, model->info()));
-    TERN_ASSIGN_OR_RETURN(report->memory,
-                          PlanMemory(model->info(), MemoryPlanInputOf(o.engine, available)));
+    TERN_ASSIGN_OR_RETURN(o.engine.kv_format,
+                          ChooseKvFormat(o.kv_cache_dtype, model->info(), local));
+    if (local) {
+      TERN_RETURN_IF_ERROR(PlanBoth(o, *ops, *model, available, &shared, report));
+    } else {
+      TERN_ASSIGN_OR_RETURN(report->memory,
+                            PlanMemory(model->info(), MemoryPlanInputOf(o.engine, available)));
+    }
   }
   report->host = true;
   report->machine = fmt::format("this machine: {}, {} threads, {}", CpuName(), threads, ops->isa());
@@ -299,9 +361,22 @@ void PlanSpeed(const PlanOptions& o, PlanReport* report) {
   if (most > 1) report->decode.push_back(decode(most));
   const int64_t prompt = o.prompt_tokens > 0 ? o.prompt_tokens : std::min<int64_t>(context, 4096);
   PlanPoint prefill{.tokens = prompt};
-  prefill.cost = PrefillPrompt(speed, limits, prompt, o.engine.chunked_prefill_size);
+  prefill.cost = PrefillPrompt(report->prefill_speed ? *report->prefill_speed : speed, limits,
+                               prompt, o.engine.chunked_prefill_size);
   prefill.tokens_per_s = replicas * static_cast<double>(prompt) / prefill.cost.seconds;
   report->prefill.push_back(prefill);
+}
+
+// Prompts are computed with prefill's weights and rows.
+Status SetPrefillSpeed(const PlanOptions& o, PlanReport* report) {
+  const PrefillPool& pool = *report->prefill_pool;
+  TERN_ASSIGN_OR_RETURN(const WeightRecipe recipe, WeightRecipeNamed(pool.recipe));
+  TERN_ASSIGN_OR_RETURN(PlannedModel model, PlanModel(pool.path, recipe, 1));
+  TERN_ASSIGN_OR_RETURN(const KvFormat format, KvFormatNamed(pool.kv_format));
+  TERN_RETURN_IF_ERROR(
+      SetCacheBytes(model.kv_layers, format, o.engine.page_tokens, {}, &model.speed));
+  report->prefill_speed = model.speed;
+  return OkStatus();
 }
 
 Status RunPlan(PlanOptions& o) {
@@ -318,13 +393,18 @@ Status RunPlan(PlanOptions& o) {
   TERN_ASSIGN_OR_RETURN(report.model, PlanModel(o.path, recipe, tp));
   ModelInfo of_config;
   of_config.fp8_kv_cache = report.model.config.quantization.fp8_kv_cache;
-  TERN_ASSIGN_OR_RETURN(o.engine.kv_format, ChooseKvFormat(o.kv_cache_dtype, of_config));
+  of_config.kv_layers = report.model.kv_layers;
+  TERN_ASSIGN_OR_RETURN(o.engine.kv_format,
+                        ChooseKvFormat(o.kv_cache_dtype, of_config, o.disaggregation.local()));
   report.kv_format = KvFormatName(o.engine.kv_format);
   TERN_RETURN_IF_ERROR(SetCacheBytes(report.model.kv_layers, o.engine.kv_format,
                                      o.engine.page_tokens, o.engine.kv_bf16_layers,
                                      &report.model.speed));
   TERN_RETURN_IF_ERROR(o.gpus > 0 ? PlanDevices(o, &report) : PlanHost(o, &report));
   report.mem_fraction_static = o.engine.mem_fraction_static;
+  if (report.prefill_pool) {
+    TERN_RETURN_IF_ERROR(SetPrefillSpeed(o, &report));
+  }
   if (o.prompt_tokens > report.memory.context_length) {
     return InvalidArgument(fmt::format("--prompt-tokens {} is more than the context of {}",
                                        o.prompt_tokens, report.memory.context_length));

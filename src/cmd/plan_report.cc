@@ -100,9 +100,25 @@ Json PlanJson(const PlanReport& r) {
                 {"tokens", m.total_tokens},
                 {"tokens_per_gib", TokensPerGib(r)},
                 {"tokens_all_replicas", m.total_tokens * r.replicas()}};
+  if (r.prefill_pool) {
+    const PrefillPool& pool = *r.prefill_pool;
+    const MemoryPlan& p = pool.plan.prefill;
+    json["prefill_pool"] = {{"path", pool.path},
+                            {"recipe", pool.recipe},
+                            {"kv_format", pool.kv_format},
+                            {"weights", p.weight_bytes},
+                            {"workspace", p.workspace_bytes},
+                            {"kv", p.kv_bytes},
+                            {"bytes_per_token", p.bytes_per_token},
+                            {"pages", p.pages},
+                            {"tokens", p.total_tokens},
+                            {"total", p.total_bytes()}};
+    json["shared_weights"] = pool.plan.shared_weight_bytes;
+    json["total_bytes"] = pool.plan.total_bytes();
+  }
   json["context_length"] = m.context_length;
   json["concurrent_requests"] = m.full_contexts * r.replicas();
-  json["memory_summary"] = m.Summary();
+  json["memory_summary"] = r.prefill_pool ? r.prefill_pool->plan.Summary() : m.Summary();
   json["decode"] = Json::array();
   json["prefill"] = Json::array();
   for (const PlanPoint& point : r.decode) json["decode"].push_back(PointJson(r, point, true));
@@ -112,18 +128,33 @@ Json PlanJson(const PlanReport& r) {
 
 std::string PlanText(const PlanReport& r) {
   const MemoryPlan& m = r.memory;
+  const PrefillPool* const pool = r.prefill_pool ? &*r.prefill_pool : nullptr;
   std::string text = fmt::format("{}: {}, weights {}, KV {}\n{}\n\n", r.path,
                                  r.model.config.architecture, r.recipe, r.kv_format, r.machine);
   using Align = TextTable::Align;
-  TextTable memory({{"of one rank"}, {"bytes", Align::kRight}, {"GiB", Align::kRight}});
+  TextTable memory({{pool != nullptr ? "of this machine" : "of one rank"},
+                    {"bytes", Align::kRight},
+                    {"GiB", Align::kRight}});
   const auto row = [&](const char* name, uint64_t bytes) {
     memory.AddRow({name, fmt::format("{}", bytes), fmt::format("{:.2f}", Gib(bytes))});
   };
-  row("available", m.available_bytes);
-  row("weights", m.weight_bytes);
-  row("workspace", m.workspace_bytes);
-  row("KV pages", m.kv_bytes);
-  row("total", m.total_bytes());
+  row("available", pool != nullptr ? pool->plan.available_bytes : m.available_bytes);
+  if (pool != nullptr) {
+    const MemoryPlan& p = pool->plan.prefill;
+    row("weights of both engines", pool->plan.shared_weight_bytes);
+    row("weights of prefill alone", p.weight_bytes);
+    row("weights of decode alone", m.weight_bytes - pool->plan.shared_weight_bytes);
+    row("workspace of prefill", p.workspace_bytes);
+    row("workspace of decode", m.workspace_bytes);
+    row("KV pages of prefill", p.kv_bytes);
+    row("KV pages of decode", m.kv_bytes);
+    row("total", pool->plan.total_bytes());
+  } else {
+    row("weights", m.weight_bytes);
+    row("workspace", m.workspace_bytes);
+    row("KV pages", m.kv_bytes);
+    row("total", m.total_bytes());
+  }
   text += memory.ToText();
   text += fmt::format(
       "\nKV: {} tokens in {} pages of {}; {} bytes a token, {:.1f} tokens a GiB\n"
@@ -131,7 +162,15 @@ std::string PlanText(const PlanReport& r) {
       m.total_tokens, m.pages, r.page_tokens, m.bytes_per_token, TokensPerGib(r), m.context_length,
       m.full_contexts * r.replicas(),
       r.replicas() > 1 ? fmt::format(" ({} replicas of {})", r.replicas(), m.full_contexts) : "");
-  if (r.host) text += fmt::format("serve allocates: {}\n", m.Summary());
+  if (pool != nullptr) {
+    const MemoryPlan& p = pool->plan.prefill;
+    text += fmt::format(
+        "Prefill's KV: {}: {} tokens in {} pages; {} bytes a token; weights {} of {}\n",
+        pool->kv_format, p.total_tokens, p.pages, p.bytes_per_token, pool->recipe, pool->path);
+    text += fmt::format("serve allocates:\n{}\n", pool->plan.Summary());
+  } else if (r.host) {
+    text += fmt::format("serve allocates: {}\n", m.Summary());
+  }
   if (r.model.tp > 1) {
     text += fmt::format(
         "Weights of a rank: an even share of the checkpoint. {:.2f} GiB of it are not split by "
@@ -142,8 +181,13 @@ std::string PlanText(const PlanReport& r) {
   if (r.kv_memory_given) {
     text += "  --kv-memory          given: no fraction, no reserve\n";
   } else {
-    text += fmt::format("  --mem-fraction-static    {} of a rank's memory for weights and KV\n",
-                        r.mem_fraction_static);
+    text += fmt::format("  --mem-fraction-static    {} of {} for weights and KV\n",
+                        r.mem_fraction_static,
+                        pool != nullptr ? "what prefill leaves" : "a rank's memory");
+    if (pool != nullptr) {
+      text += fmt::format("  --prefill-max-total-tokens {}: prefill's share\n",
+                          pool->plan.prefill.total_tokens);
+    }
     if (!r.host) {
       text +=
           fmt::format("  --reserve                {:.2f} GiB a rank for activations and graphs\n",
@@ -170,10 +214,21 @@ SvgPicture PlanPicture(const PlanReport& r) {
                             r.memory.total_tokens);
   memory.axis.label = "GiB";
   memory.categories = {"available", "weights", "workspace", "KV pages"};
-  memory.series = {{"", {}}};
-  for (const uint64_t bytes : {r.memory.available_bytes, r.memory.weight_bytes,
-                               r.memory.workspace_bytes, r.memory.kv_bytes}) {
-    memory.series[0].values.push_back({Gib(bytes)});
+  const auto bars = [](const MemoryPlan& m) {
+    BarChart::Series series;
+    for (const uint64_t bytes :
+         {m.available_bytes, m.weight_bytes, m.workspace_bytes, m.kv_bytes}) {
+      series.values.push_back({Gib(bytes)});
+    }
+    return series;
+  };
+  if (r.prefill_pool) {
+    memory.title = "Memory of two engines in one process";
+    memory.series = {bars(r.prefill_pool->plan.prefill), bars(r.memory)};
+    memory.series[0].name = "prefill";
+    memory.series[1].name = "decode, of what prefill leaves";
+  } else {
+    memory.series = {bars(r.memory)};
   }
   SvgPicture picture;
   picture.Add(memory);

@@ -2,11 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/json.h"
 #include "cmd/plan_model.h"
+#include "engine/local_plan.h"
 #include "engine/memory_plan.h"
 #include "report/svg_chart.h"
 
@@ -19,10 +21,18 @@ struct PlanPoint {
   double tokens_per_s = 0;  // of all replicas
 };
 
+// The prefill side of --disaggregation-mode local; decode's is the report's own.
+struct PrefillPool {
+  std::string path, recipe, kv_format;
+  LocalPlan plan;
+};
+
 struct PlanReport {
   std::string path, recipe, kv_format;
   PlannedModel model;
   MemoryPlan memory;  // of one rank
+  std::optional<PrefillPool> prefill_pool;
+  std::optional<SpeedModel> prefill_speed;  // where it is not the model's
   int64_t page_tokens = 0;
   bool host = false;        // this machine, as `serve` allocates
   std::string machine;      // in words

@@ -14,14 +14,16 @@
 #include "cmd/load.h"
 #include "cmd/model_identity.h"
 #include "engine/local_pair.h"
+#include "engine/local_plan.h"
 #include "kv/page_format.h"
 #include "models/registry.h"
+#include "models/shared_weights.h"
 #include "server/errors.h"
 
 namespace tern {
 namespace {
 
-constexpr double kMiB = 1 << 20;
+constexpr double kMiB = 1 << 20, kGiB = 1 << 30;
 constexpr int64_t kProgressUs = 2'000'000;
 constexpr int64_t kLastWordsUs = 1'000'000;  // for answers that end with the server
 constexpr double kMaxCount = 1e12;
@@ -314,14 +316,25 @@ Status Serving::ChooseOutputFormat(std::string_view template_source, ServedModel
 }
 
 Status Serving::StartEngine(ServedModel* served) {
-  const int threads =
-      options_.threads > 0 ? static_cast<int>(options_.threads) : AvailableThreads();
+  const int all = options_.threads > 0 ? static_cast<int>(options_.threads) : AvailableThreads();
+  const auto apart = static_cast<int>(options_.disaggregation.prefill_threads);
+  if (apart >= all) {
+    return InvalidArgument(
+        fmt::format("--prefill-threads {} leaves decode none of {} threads", apart, all));
+  }
+  const int threads = all - apart;
   pool_ = std::make_unique<ThreadPool>(threads);
+  if (apart > 0) {
+    prefill_pool_ = std::make_unique<ThreadPool>(apart);
+    TERN_LOG(kInfo, "{} threads for prefill alone", apart);
+  }
   TERN_ASSIGN_OR_RETURN(ops_, Ops::Create(EnvIsa().value_or(""), *pool_));
   ops_->set_activations(ActivationsOf(options_));
   TERN_LOG(kInfo, "{} threads, {} kernels, {}", threads, ops_->isa(), CpuName());
 
+  SharedWeights shared;
   LoadOptions load;
+  if (options_.disaggregation.local()) load.shared = &shared;
   TERN_ASSIGN_OR_RETURN(load.format, LoadFormatNamed(options_.load_format));
   TERN_ASSIGN_OR_RETURN(load.dummy_recipe, WeightRecipeNamed(options_.dummy_recipe));
   int64_t logged_us = SystemClock().NowUs();
@@ -370,12 +383,13 @@ Status Serving::MakeEngine(const ServedModel& served, const LoadOptions& load) {
   return OkStatus();
 }
 
-// Decode's model is loaded; what prefill's has alike is shared with it.
+// Decode's model is loaded; what prefill's has alike is held once.
 Status Serving::MakeLocalPair(const ModelId& id, const LoadOptions& load) {
   const DisaggregationOptions& apart = options_.disaggregation;
   const std::string& path =
       apart.prefill_model_path.empty() ? options_.model_path : apart.prefill_model_path;
-  TERN_ASSIGN_OR_RETURN(prefill_ops_, Ops::Create(EnvIsa().value_or(""), *pool_));
+  TERN_ASSIGN_OR_RETURN(
+      prefill_ops_, Ops::Create(EnvIsa().value_or(""), prefill_pool_ ? *prefill_pool_ : *pool_));
   prefill_ops_->set_activations(ActivationsOf(options_));
   TERN_ASSIGN_OR_RETURN(prefill_model_, LoadModel(path, *prefill_ops_, load));
   TERN_ASSIGN_OR_RETURN(const auto tokenizer, LoadTokenizer(path));
@@ -385,11 +399,22 @@ Status Serving::MakeLocalPair(const ModelId& id, const LoadOptions& load) {
   TERN_ASSIGN_OR_RETURN(LocalDisaggregation local,
                         MakeLocalDisaggregation(apart, prefill_model_->info(), prefill, prefill_id,
                                                 model_->info(), options_.engine, id));
+  const ModelInfo &prefill_info = prefill_model_->info(), &info = model_->info();
+  const uint64_t weights =
+      info.weight_bytes + prefill_info.weight_bytes - prefill_info.shared_weight_bytes;
+  // The weights are loaded already: what they took was available before.
+  TERN_ASSIGN_OR_RETURN(
+      const LocalPlan plan,
+      PlanLocal(prefill_info, prefill, info, options_.engine, AvailableMemoryBytes() + weights));
+  TERN_LOG(kInfo, "memory of both engines: {:.2f} of {:.2f} GiB; {:.2f} GiB of weights are shared",
+           static_cast<double>(plan.total_bytes()) / kGiB,
+           static_cast<double>(plan.available_bytes) / kGiB,
+           static_cast<double>(plan.shared_weight_bytes) / kGiB);
+  local.prefill.plan = plan.prefill;
+  local.decode.plan = plan.decode;
   TERN_ASSIGN_OR_RETURN(auto prefill_engine,
                         Engine::Start(*prefill_model_, *prefill_ops_, prefill, metrics_,
                                       SystemClock(), std::move(local.prefill)));
-  // Its pool becomes resident as it is used.
-  options_.engine.other_bytes = prefill_engine->Stats().kv_bytes;
   TERN_ASSIGN_OR_RETURN(auto decode_engine, Engine::Start(*model_, *ops_, options_.engine, metrics_,
                                                           SystemClock(), std::move(local.decode)));
   engine_ = std::make_unique<LocalPair>(std::move(prefill_engine), std::move(decode_engine));

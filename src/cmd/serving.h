@@ -78,7 +78,8 @@ class Serving {
   // Sets how answers are read: as the flags say, or as the chat template shows.
   Status ChooseOutputFormat(std::string_view template_source, ServedModel* served) const;
   Status StartEngine(ServedModel* served);
-  // The engine, or the two of --disaggregation-mode local, of the loaded model.
+  // The engine, or the two of --disaggregation-mode local, of the loaded model. `load`: as it was
+  // loaded.
   Status MakeEngine(const ServedModel& served, const LoadOptions& load);
   Status MakeLocalPair(const ModelId& id, const LoadOptions& load);
 
@@ -92,7 +93,8 @@ class Serving {
   std::unique_ptr<ThreadPool> pool_;
   std::unique_ptr<Ops> ops_;
   std::unique_ptr<Model> model_;
-  // The prefill side of --disaggregation-mode local.
+  // The prefill side of --disaggregation-mode local; its pool if it has threads of its own.
+  std::unique_ptr<ThreadPool> prefill_pool_;
   std::unique_ptr<Ops> prefill_ops_;
   std::unique_ptr<Model> prefill_model_;
   std::unique_ptr<Engine> engine_;

@@ -5,10 +5,12 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string_view>
 
 #include "base/mutex.h"
 #include "base/result.h"
+#include "engine/memory_plan.h"
 #include "pd/model_id.h"
 #include "pd/transfer.h"
 
@@ -47,6 +49,9 @@ struct Disaggregation {
   PdTimeouts timeouts;
   // kDecode: pages are kept for so many tokens of an answer from the start.
   int64_t num_reserved_decode_tokens = 512;
+  // Of an engine that shares this machine with another of its process (engine/local_plan.h); none:
+  // made at start, from the options.
+  std::optional<MemoryPlan> plan;
   const Ops* ops = nullptr;  // converts rows; set by Engine::Start
 };
 

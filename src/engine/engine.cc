@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <utility>
 
 #include "base/log.h"
@@ -13,13 +12,12 @@
 namespace tern {
 
 MemoryPlanInput MemoryPlanInputOf(const EngineOptions& options, uint64_t available_bytes) {
-  const uint64_t others = std::min(options.other_bytes, available_bytes);
   return {.kv_format = options.kv_format,
           .kv_bf16_layers = options.kv_bf16_layers,
           .page_tokens = options.page_tokens,
           .max_total_tokens = options.max_total_tokens,
           .mem_fraction_static = options.mem_fraction_static,
-          .available_bytes = available_bytes - others,
+          .available_bytes = available_bytes,
           .max_running_requests = options.max_running_requests,
           .chunked_prefill_size = options.chunked_prefill_size,
           .context_length = options.context_length,
@@ -35,10 +33,15 @@ Result<std::unique_ptr<Engine>> Engine::Start(Model& model, Ops& ops, EngineOpti
   // Rows of other engines' prompts are theirs: what is cached here is what this engine computed.
   if (disaggregation.role == EngineRole::kDecode) options.disable_radix_cache = true;
   // The weights are loaded already: what they took was available before.
-  const MemoryPlanInput input =
-      MemoryPlanInputOf(options, AvailableMemoryBytes() + model.info().weight_bytes);
-  TERN_ASSIGN_OR_RETURN(const MemoryPlan plan, PlanMemory(model.info(), input));
   const EngineRole role = disaggregation.role;
+  MemoryPlan plan;
+  if (disaggregation.plan) {
+    plan = *disaggregation.plan;
+  } else {
+    const MemoryPlanInput input =
+        MemoryPlanInputOf(options, AvailableMemoryBytes() + model.info().weight_bytes);
+    TERN_ASSIGN_OR_RETURN(plan, PlanMemory(model.info(), input));
+  }
   disaggregation.ops = &ops;
   TERN_LOG(kInfo, "memory{}: {}",
            role == EngineRole::kUnified ? "" : fmt::format(" ({})", EngineRoleName(role)),

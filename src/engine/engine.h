@@ -39,7 +39,6 @@ struct EngineOptions {
   IntegrityOptions integrity;
   int64_t kv_verify_interval_us = 1'000'000;  // KvCache::Options::verify_interval_us
   uint64_t random_seed = 0;                   // for requests without a seed; 0: from the system
-  uint64_t other_bytes = 0;  // what another engine of this process will take of the memory
 };
 
 // What PlanMemory gets for an engine on a machine that has `available_bytes` before the weights are

@@ -45,6 +45,8 @@ struct EngineMetrics::HandoffMetrics {
                                   "Requests whose rows are awaited.", l)),
         retracted_queue(
             r.AddGauge("sglang:num_retracted_reqs", "Retracted requests that wait for pages.", l)),
+        pending(r.AddGauge("sglang:pending_prealloc_token_usage",
+                           "Share of the KV cache that rows are awaited for, 0..1.", l)),
         transfer_failed(r.AddCounter("sglang:num_transfer_failed_reqs_total",
                                      "Requests whose hand-off failed.", l)),
         bootstrap_failed(r.AddCounter("sglang:num_bootstrap_failed_reqs_total",
@@ -61,24 +63,29 @@ struct EngineMetrics::HandoffMetrics {
         bootstrap(r.AddHistogram(
             "sglang:kv_transfer_bootstrap_ms", "Until both halves knew of each other.",
             {0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 5000}, l)),
+        alloc(r.AddHistogram("sglang:kv_transfer_alloc_ms",
+                             "What a request waited for pages to receive rows.",
+                             {0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 5000}, l)),
         total(r.AddHistogram("sglang:kv_transfer_total_mb", "Rows of a prompt, in MB.",
                              {0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 5000}, l)) {}
 
-  void Publish(const HandoffStats& now, const HandoffStats& before) {
+  void Publish(const HandoffStats& now, const HandoffStats& before, int64_t total_tokens) {
     bootstrap_queue.Set(double(now.bootstrap_queue));
     inflight_queue.Set(double(now.inflight_queue));
     prealloc_queue.Set(double(now.prealloc_queue));
     transfer_queue.Set(double(now.transfer_queue));
     retracted_queue.Set(double(now.retracted_queue));
+    pending.Set(Share(now.receiving_tokens, total_tokens));
     transfer_failed.Add(double(now.transfer_failures - before.transfer_failures));
     bootstrap_failed.Add(double(now.bootstrap_failures - before.bootstrap_failures));
     retries.Add(double(now.asked_again - before.asked_again));
     local.Add(double(now.local_recomputes - before.local_recomputes));
   }
 
-  Gauge &bootstrap_queue, &inflight_queue, &prealloc_queue, &transfer_queue, &retracted_queue;
+  Gauge &bootstrap_queue, &inflight_queue, &prealloc_queue, &transfer_queue, &retracted_queue,
+      &pending;
   Counter &transfer_failed, &bootstrap_failed, &retries, &local;
-  Histogram &speed, &latency, &bootstrap, &total;
+  Histogram &speed, &latency, &bootstrap, &alloc, &total;
 };
 
 EngineMetrics::EngineMetrics(MetricRegistry& r, EngineRole role)
@@ -90,6 +97,9 @@ EngineMetrics::EngineMetrics(MetricRegistry& r, EngineRole role)
       running_(r.AddGauge("sglang:num_running_reqs", "Requests that hold KV pages.", labels_)),
       queued_(r.AddGauge("sglang:num_queue_reqs", "Requests that wait for pages.", labels_)),
       used_(r.AddGauge("sglang:num_used_tokens", "KV tokens held by running requests.", labels_)),
+      kv_used_(r.AddGauge("sglang:kv_used_tokens", "The same.", labels_)),
+      full_usage_(r.AddGauge("sglang:full_token_usage",
+                             "As token_usage: every layer attends all positions.", labels_)),
       usage_(
           r.AddGauge("sglang:token_usage", "Share of the KV cache that is held, 0..1.", labels_)),
       available_(r.AddGauge("sglang:kv_available_tokens", "KV tokens in free pages.", labels_)),
@@ -158,6 +168,8 @@ void EngineMetrics::Publish(const EngineStats& stats, int64_t evicted_tokens) {
   running_.Set(double(stats.running_requests));
   queued_.Set(double(stats.queued_requests));
   used_.Set(double(stats.used_tokens));
+  kv_used_.Set(double(stats.used_tokens));
+  full_usage_.Set(Share(stats.used_tokens, stats.total_tokens));
   usage_.Set(Share(stats.used_tokens, stats.total_tokens));
   available_.Set(double(stats.free_tokens));
   evictable_.Set(double(stats.cached_tokens));
@@ -186,7 +198,7 @@ void EngineMetrics::Publish(const EngineStats& stats, int64_t evicted_tokens) {
   sealed_.Add(double(now.sealed_rows - then.sealed_rows));
   quarantined_.Set(double(now.quarantined_pages));
   integrity_share_.Set(Share(now.check_us, now.step_us));
-  if (handoff_ != nullptr) handoff_->Publish(stats.handoff, last_.handoff);
+  if (handoff_ != nullptr) handoff_->Publish(stats.handoff, last_.handoff, stats.total_tokens);
   last_ = stats;
   last_evicted_ = evicted_tokens;
 }
@@ -197,6 +209,7 @@ void EngineMetrics::ObserveTransfer(const HandoffTimes& times) {
   handoff_->speed.Observe(double(times.bytes) / us / 1e3);
   handoff_->latency.Observe(us / 1e3);
   handoff_->bootstrap.Observe(double(times.bootstrap_us) / 1e3);
+  if (times.alloc_us >= 0) handoff_->alloc.Observe(double(times.alloc_us) / 1e3);
   handoff_->total.Observe(double(times.bytes) / 1e6);
 }
 

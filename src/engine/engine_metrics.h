@@ -38,8 +38,8 @@ class EngineMetrics {
   EngineStats last_;
   int64_t last_evicted_ = 0;
 
-  Gauge &running_, &queued_, &used_, &usage_, &available_, &evictable_, &protected_, &hit_rate_,
-      &throughput_;
+  Gauge &running_, &queued_, &used_, &kv_used_, &full_usage_, &usage_, &available_, &evictable_,
+      &protected_, &hit_rate_, &throughput_;
   // Of KV integrity.
   std::array<Counter*, kKvViolationKinds> violations_;
   Counter &ended_, &healed_, &exposed_, &verified_, &swept_, &sealed_;

@@ -45,6 +45,7 @@ struct HandoffEvent {
 // One room, when it has ended well: for histograms.
 struct HandoffTimes {
   int64_t bootstrap_us = 0;  // parked, until both sides knew of the room
+  int64_t alloc_us = -1;     // decode: parked, until it had pages; -1: prefill, which waits later
   int64_t transfer_us = 0;   // from the first page to the end
   int64_t bytes = 0;
 };
@@ -56,6 +57,7 @@ struct HandoffStats {
 
   int64_t bootstrap_queue = 0, inflight_queue = 0;                      // prefill
   int64_t prealloc_queue = 0, transfer_queue = 0, retracted_queue = 0;  // decode
+  int64_t receiving_tokens = 0;  // decode: of whole pages that rows are awaited for
   int64_t transfers = 0, transfer_failures = 0, bootstrap_failures = 0;
   int64_t asked_again = 0;       // decode: prompts asked for once more, after a retraction
   int64_t local_recomputes = 0;  // decode: prompts that had to be computed here instead

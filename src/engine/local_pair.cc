@@ -46,13 +46,18 @@ class DecodeSink final : public TokenSink {
 
 }  // namespace
 
-LocalPair::LocalPair(std::unique_ptr<Engine> prefill, std::unique_ptr<Engine> decode)
-    : next_room_(RandomSeed() >> 1), prefill_(std::move(prefill)), decode_(std::move(decode)) {}
+LocalPair::LocalPair(std::unique_ptr<Engine> prefill, std::unique_ptr<Engine> decode,
+                     Rendezvous meeting)
+    : meeting_(std::move(meeting)),
+      next_room_(RandomSeed() >> 1),
+      prefill_(std::move(prefill)),
+      decode_(std::move(decode)) {}
 
 LocalPair::~LocalPair() = default;
 
 Result<RequestId> LocalPair::Submit(GenerateRequest request, std::shared_ptr<TokenSink> sink) {
-  request.rendezvous = Rendezvous{.host = "local", .room = next_room_.fetch_add(1)};
+  request.rendezvous = meeting_;
+  request.rendezvous->room = next_room_.fetch_add(1);
   GenerateRequest prompt = request;
   TERN_ASSIGN_OR_RETURN(const RequestId prompt_id,
                         prefill_->Submit(std::move(prompt), std::make_shared<PrefillSink>(sink)));

@@ -14,8 +14,10 @@ namespace tern {
 
 class LocalPair final : public Engine {
  public:
+  // `meeting`: where decode's transport finds prefill's; over memory it means nothing.
   // REQUIRES: the engines' transports are the two ends of one, and their roles are as named.
-  LocalPair(std::unique_ptr<Engine> prefill, std::unique_ptr<Engine> decode);
+  LocalPair(std::unique_ptr<Engine> prefill, std::unique_ptr<Engine> decode,
+            Rendezvous meeting = {.host = "local"});
   ~LocalPair() override;
 
   Result<RequestId> Submit(GenerateRequest request, std::shared_ptr<TokenSink> sink) override;
@@ -29,6 +31,7 @@ class LocalPair final : public Engine {
  private:
   class PrefillSink;
 
+  const Rendezvous meeting_;
   std::atomic<uint64_t> next_room_;
   const std::unique_ptr<Engine> prefill_;  // outlives decode_, whose sinks call it
   const std::unique_ptr<Engine> decode_;

@@ -36,23 +36,31 @@ enum class Precision { kReference, kProduction };
 enum class Activations { kFloat, kInt8 };
 
 // A weight matrix [rows = out features, columns = in features], laid out for one level's kernels
-// (layouts: kernels/cpu/layout.h). Made only by Ops::Pack; opaque to everybody else.
+// (layouts: kernels/cpu/layout.h). Made only by Ops::Pack; opaque to everybody else. Never
+// written again, so models of one process may hold the same one, on whatever threads.
 class PackedMatrix {
  public:
   PackedMatrix() = default;
+  PackedMatrix(PackedMatrix&&) = default;
+  PackedMatrix& operator=(PackedMatrix&&) = default;
+  // The same bytes, held once more: nothing is copied.
+  PackedMatrix Share() const { return *this; }
   int64_t rows() const { return rows_; }
   int64_t columns() const { return columns_; }
-  uint64_t size_bytes() const { return data_.size_bytes(); }
+  uint64_t size_bytes() const { return data_ == nullptr ? 0 : data_->size_bytes(); }
   bool empty() const { return rows_ == 0; }
+  // Whether shape, format and every packed byte are alike.
+  bool SameAs(const PackedMatrix& other) const;
   // The same as long as the matrix lives, also when it is moved; null when it is empty.
-  const void* identity() const { return data_.data(); }
+  const void* identity() const { return data_ == nullptr ? nullptr : data_->data(); }
 
  private:
   friend class Ops;
   friend struct PackedAccess;  // kernels-internal
+  PackedMatrix(const PackedMatrix&) = default;
   int64_t rows_ = 0, columns_ = 0;
   int format_ = 0;  // PackFormat of kernels/cpu/layout.h
-  Buffer data_;
+  std::shared_ptr<const Buffer> data_;
 };
 
 // One product of a group that shares its input: out[r, n] = sum_k x[r, k] * weight[n, k] (+

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <cstring>
 
 #include "kernels/ops.h"
 #include "kernels/packed_access.h"
@@ -101,6 +102,12 @@ Status CheckInt4(const WeightView& w) {
 }
 
 }  // namespace
+
+bool PackedMatrix::SameAs(const PackedMatrix& other) const {
+  return rows_ == other.rows_ && columns_ == other.columns_ && format_ == other.format_ &&
+         size_bytes() == other.size_bytes() &&
+         (size_bytes() == 0 || std::memcmp(identity(), other.identity(), size_bytes()) == 0);
+}
 
 Result<PackedMatrix> Ops::Pack(const TensorView& weight, Precision precision) const {
   const DTypeInfo& info = InfoOf(weight.dtype);

@@ -2,6 +2,7 @@
 // everybody else. Thread: pure functions.
 #pragma once
 
+#include <memory>
 #include <utility>
 
 #include "kernels/isa_table.h"
@@ -15,13 +16,13 @@ struct PackedAccess {
     matrix.rows_ = rows;
     matrix.columns_ = columns;
     matrix.format_ = format;
-    matrix.data_ = std::move(data);
+    matrix.data_ = std::make_shared<const Buffer>(std::move(data));
     return matrix;
   }
   // Weight, format and shape; the inputs and outputs are the caller's.
   static MatMulArgs ArgsOf(const PackedMatrix& matrix) {
     return {.format = matrix.format_,
-            .weight = matrix.data_.data(),
+            .weight = matrix.data_ == nullptr ? nullptr : matrix.data_->data(),
             .n = matrix.rows_,
             .k = matrix.columns_};
   }

@@ -15,7 +15,7 @@ namespace {
 
 class Decoder final : public Model {
  public:
-  Decoder(std::unique_ptr<Checkpoint> checkpoint, Ops& ops,
+  Decoder(std::shared_ptr<const Checkpoint> checkpoint, Ops& ops,
           std::unique_ptr<AttentionStack> attention)
       : checkpoint_(std::move(checkpoint)),
         config_(checkpoint_->config()),
@@ -28,7 +28,7 @@ class Decoder final : public Model {
 
  private:
   struct Layer {
-    std::vector<float> input_norm, post_attention_norm;
+    WeightVector input_norm, post_attention_norm;
     FeedForward feed_forward;
   };
 
@@ -37,16 +37,16 @@ class Decoder final : public Model {
   Status Embed(std::span<const int32_t> tokens);
   void Logits(std::span<const int32_t> rows, float* logits);
 
-  const std::unique_ptr<Checkpoint> checkpoint_;  // holds the mapping that embedding_ points into
+  const std::shared_ptr<const Checkpoint> checkpoint_;
   const ModelConfig& config_;
   Ops& ops_;
   const std::unique_ptr<AttentionStack> attention_;
   ModelInfo info_;
   float norm_eps_ = 0;
   RotaryEmbedding rotary_;
-  TensorView embedding_;  // [vocab, hidden], unpacked: rows are looked up
+  LookupTable embedding_;  // [vocab, hidden]
   std::vector<Layer> layers_;
-  std::vector<float> final_norm_;
+  WeightVector final_norm_;
   PackedMatrix head_;  // [vocab, hidden]
 
   Workspace memory_;
@@ -58,7 +58,7 @@ class Decoder final : public Model {
 
 Status Decoder::Load(const LoadOptions& options) {
   const Checkpoint& files = *checkpoint_;
-  WeightLoader loader(files, ops_, options);
+  WeightLoader loader(checkpoint_, ops_, options);
   TERN_ASSIGN_OR_RETURN(
       rotary_, RotaryEmbedding::Make(config_.rope, attention_->rotary_dims(), {}, config_.source));
   if (options.bf16_rotary_frequencies) rotary_.RoundFrequenciesToBf16();
@@ -81,8 +81,8 @@ Status Decoder::Load(const LoadOptions& options) {
     info_.kv_layers.push_back(attention_->kv_layer(i));
   }
   TERN_ASSIGN_OR_RETURN(final_norm_, loader.Vector("model.norm.weight", config_.hidden_size));
-  TERN_ASSIGN_OR_RETURN(embedding_, loader.LookupTable("model.embed_tokens.weight",
-                                                       config_.vocab_size, config_.hidden_size));
+  TERN_ASSIGN_OR_RETURN(embedding_, loader.Table("model.embed_tokens.weight", config_.vocab_size,
+                                                 config_.hidden_size));
   info_.fp8_kv_cache = config_.quantization.fp8_kv_cache;
   TERN_RETURN_IF_ERROR(ReadKvScales(files, info_.kv_layers));
   info_.architecture = config_.architecture;
@@ -91,6 +91,7 @@ Status Decoder::Load(const LoadOptions& options) {
   info_.context_length = config_.max_position_embeddings;
   info_.eos_token_ids = files.eos_token_ids();
   info_.weight_bytes = loader.resident_bytes();
+  info_.shared_weight_bytes = loader.shared_bytes();
   info_.scratch_bytes = attention_->scratch_bytes();
   const int64_t floats =
       3 * config_.hidden_size + attention_->rotary_dims() + attention_->floats_per_row() +
@@ -156,7 +157,7 @@ Status Decoder::Embed(std::span<const int32_t> tokens) {
       return InvalidArgument(
           fmt::format("token id {} is outside the vocabulary of {}", token, config_.vocab_size));
     }
-    ops_.DequantizeRow(embedding_, token, out);
+    ops_.DequantizeRow(embedding_.view, token, out);
     out += config_.hidden_size;
   }
   return OkStatus();
@@ -177,7 +178,7 @@ void Decoder::Logits(std::span<const int32_t> rows, float* logits) {
 
 }  // namespace
 
-Result<std::unique_ptr<Model>> LoadDecoder(std::unique_ptr<Checkpoint> checkpoint, Ops& ops,
+Result<std::unique_ptr<Model>> LoadDecoder(std::shared_ptr<const Checkpoint> checkpoint, Ops& ops,
                                            const LoadOptions& options,
                                            std::unique_ptr<AttentionStack> attention,
                                            std::span<const TensorSpec> specs) {

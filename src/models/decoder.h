@@ -53,7 +53,7 @@ class AttentionStack {
 
 // `specs`: the architecture's tensors, all checked before any is packed.
 // Errors: as LoadModel.
-Result<std::unique_ptr<Model>> LoadDecoder(std::unique_ptr<Checkpoint> checkpoint, Ops& ops,
+Result<std::unique_ptr<Model>> LoadDecoder(std::shared_ptr<const Checkpoint> checkpoint, Ops& ops,
                                            const LoadOptions& options,
                                            std::unique_ptr<AttentionStack> attention,
                                            std::span<const TensorSpec> specs);

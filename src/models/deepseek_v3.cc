@@ -49,8 +49,8 @@ class DeepseekV3Attention final : public AttentionStack {
 
 }  // namespace
 
-Result<std::unique_ptr<Model>> LoadDeepseekV3(std::unique_ptr<Checkpoint> checkpoint, Ops& ops,
-                                              const LoadOptions& options) {
+Result<std::unique_ptr<Model>> LoadDeepseekV3(std::shared_ptr<const Checkpoint> checkpoint,
+                                              Ops& ops, const LoadOptions& options) {
   TERN_ASSIGN_OR_RETURN(const auto specs, DeepseekV3TensorList(checkpoint->config()));
   auto attention = std::make_unique<DeepseekV3Attention>(checkpoint->config(), ops);
   return LoadDecoder(std::move(checkpoint), ops, options, std::move(attention), specs);

@@ -15,8 +15,8 @@
 namespace tern {
 
 // Errors: as LoadModel.
-Result<std::unique_ptr<Model>> LoadDeepseekV3(std::unique_ptr<Checkpoint> checkpoint, Ops& ops,
-                                              const LoadOptions& options);
+Result<std::unique_ptr<Model>> LoadDeepseekV3(std::shared_ptr<const Checkpoint> checkpoint,
+                                              Ops& ops, const LoadOptions& options);
 Result<std::vector<TensorSpec>> DeepseekV3TensorList(const ModelConfig& config);
 
 }  // namespace tern

@@ -48,7 +48,7 @@ class Indexer {
   int64_t rotary_dims_ = 0;
   RopeStyle rope_style_ = RopeStyle::kInterleaved;
   PackedMatrix q_, k_, weights_;  // wq_b, wk; weights_proj in float32
-  std::vector<float> k_norm_weight_, k_norm_bias_;
+  WeightVector k_norm_weight_, k_norm_bias_;
 };
 
 // The tensors of one full layer's indexer.

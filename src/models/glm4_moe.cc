@@ -14,14 +14,12 @@ int64_t HeadDim(const ModelConfig& config) {
   return config.head_dim.value_or(config.hidden_size / config.num_attention_heads);
 }
 
-const float* BiasOrNull(const std::vector<float>& bias) {
-  return bias.empty() ? nullptr : bias.data();
-}
+const float* BiasOrNull(const WeightVector& bias) { return bias.empty() ? nullptr : bias.data(); }
 
 struct Glm4MoeLayer {
   PackedMatrix q, k, v, o;
-  std::vector<float> q_bias, k_bias, v_bias;  // empty: none
-  std::vector<float> q_norm, k_norm;          // empty: none
+  WeightVector q_bias, k_bias, v_bias;  // empty: none
+  WeightVector q_norm, k_norm;          // empty: none
 };
 
 class Glm4MoeAttention final : public AttentionStack {
@@ -134,7 +132,7 @@ void AddGqaTensors(const ModelConfig& config, int64_t layer, std::vector<TensorS
 
 }  // namespace
 
-Result<std::unique_ptr<Model>> LoadGlm4Moe(std::unique_ptr<Checkpoint> checkpoint, Ops& ops,
+Result<std::unique_ptr<Model>> LoadGlm4Moe(std::shared_ptr<const Checkpoint> checkpoint, Ops& ops,
                                            const LoadOptions& options) {
   TERN_ASSIGN_OR_RETURN(const auto specs, Glm4MoeTensorList(checkpoint->config()));
   auto attention = std::make_unique<Glm4MoeAttention>(checkpoint->config(), ops);

@@ -15,7 +15,7 @@
 namespace tern {
 
 // Errors: as LoadModel.
-Result<std::unique_ptr<Model>> LoadGlm4Moe(std::unique_ptr<Checkpoint> checkpoint, Ops& ops,
+Result<std::unique_ptr<Model>> LoadGlm4Moe(std::shared_ptr<const Checkpoint> checkpoint, Ops& ops,
                                            const LoadOptions& options);
 Result<std::vector<TensorSpec>> Glm4MoeTensorList(const ModelConfig& config);
 

@@ -74,7 +74,7 @@ class GlmMoeDsaAttention final : public AttentionStack {
 
 }  // namespace
 
-Result<std::unique_ptr<Model>> LoadGlmMoeDsa(std::unique_ptr<Checkpoint> checkpoint, Ops& ops,
+Result<std::unique_ptr<Model>> LoadGlmMoeDsa(std::shared_ptr<const Checkpoint> checkpoint, Ops& ops,
                                              const LoadOptions& options) {
   TERN_ASSIGN_OR_RETURN(const auto specs, GlmMoeDsaTensorList(checkpoint->config()));
   auto attention = std::make_unique<GlmMoeDsaAttention>(checkpoint->config(), ops);

@@ -15,7 +15,7 @@
 namespace tern {
 
 // Errors: as LoadModel.
-Result<std::unique_ptr<Model>> LoadGlmMoeDsa(std::unique_ptr<Checkpoint> checkpoint, Ops& ops,
+Result<std::unique_ptr<Model>> LoadGlmMoeDsa(std::shared_ptr<const Checkpoint> checkpoint, Ops& ops,
                                              const LoadOptions& options);
 Result<std::vector<TensorSpec>> GlmMoeDsaTensorList(const ModelConfig& config);
 

@@ -66,16 +66,14 @@ Result<LlamaShape> ShapeOf(const ModelConfig& config) {
 }
 
 struct LlamaLayer {
-  std::vector<float> input_norm, post_attention_norm;
-  std::vector<float> q_norm, k_norm;  // qk_norm only
+  WeightVector input_norm, post_attention_norm;
+  WeightVector q_norm, k_norm;  // qk_norm only
   PackedMatrix q, k, v, o, gate, up, down;
-  std::vector<float> q_bias, k_bias, v_bias, o_bias;  // empty: none
-  std::vector<float> gate_bias, up_bias, down_bias;
+  WeightVector q_bias, k_bias, v_bias, o_bias;  // empty: none
+  WeightVector gate_bias, up_bias, down_bias;
 };
 
-const float* BiasOrNull(const std::vector<float>& bias) {
-  return bias.empty() ? nullptr : bias.data();
-}
+const float* BiasOrNull(const WeightVector& bias) { return bias.empty() ? nullptr : bias.data(); }
 
 // Activations of one pass, float32, in one allocation that grows to the largest batch seen.
 struct Activations {
@@ -141,14 +139,14 @@ struct Activations {
 
 class LlamaModel final : public Model {
  public:
-  static Result<std::unique_ptr<Model>> Load(std::unique_ptr<Checkpoint> checkpoint, Ops& ops,
+  static Result<std::unique_ptr<Model>> Load(std::shared_ptr<const Checkpoint> checkpoint, Ops& ops,
                                              const LoadOptions& options);
 
   const ModelInfo& info() const override { return info_; }
   Status Forward(const ForwardBatch& batch, float* logits) override;
 
  private:
-  LlamaModel(std::unique_ptr<Checkpoint> checkpoint, Ops& ops)
+  LlamaModel(std::shared_ptr<const Checkpoint> checkpoint, Ops& ops)
       : checkpoint_(std::move(checkpoint)), ops_(ops) {}
 
   Status LoadLayer(WeightLoader& loader, LlamaLayer& layer, int64_t index);
@@ -159,23 +157,23 @@ class LlamaModel final : public Model {
   void MlpBlock(const LlamaLayer& layer, int64_t rows);
   void Logits(std::span<const int32_t> rows, float* logits);
 
-  const std::unique_ptr<Checkpoint> checkpoint_;  // holds the mapping that embedding_ points into
+  const std::shared_ptr<const Checkpoint> checkpoint_;
   Ops& ops_;
   ModelInfo info_;
   LlamaShape shape_{};
   GqaShape attention_shape_;
   float norm_eps_ = 0;
   RotaryEmbedding rotary_;
-  TensorView embedding_;  // [vocab, hidden], unpacked: rows are looked up
+  LookupTable embedding_;  // [vocab, hidden]
   std::vector<LlamaLayer> layers_;
-  std::vector<float> final_norm_;
+  WeightVector final_norm_;
   PackedMatrix head_;  // [vocab, hidden]; the embedding once more where they are tied
   Activations act_{};
   std::vector<KvRun> runs_;  // of the pass
 };
 
-Result<std::unique_ptr<Model>> LlamaModel::Load(std::unique_ptr<Checkpoint> checkpoint, Ops& ops,
-                                                const LoadOptions& options) {
+Result<std::unique_ptr<Model>> LlamaModel::Load(std::shared_ptr<const Checkpoint> checkpoint,
+                                                Ops& ops, const LoadOptions& options) {
   std::unique_ptr<LlamaModel> model(new LlamaModel(std::move(checkpoint), ops));
   const Checkpoint& files = *model->checkpoint_;
   const ModelConfig& config = files.config();
@@ -184,8 +182,8 @@ Result<std::unique_ptr<Model>> LlamaModel::Load(std::unique_ptr<Checkpoint> chec
   TERN_ASSIGN_OR_RETURN(const std::vector<TensorSpec> specs, LlamaTensorList(config));
   TERN_RETURN_IF_ERROR(CheckTensors(files, specs));
 
-  WeightLoader loader(files, ops, options);
-  std::vector<float> divisors;
+  WeightLoader loader(model->checkpoint_, ops, options);
+  WeightVector divisors;
   if (files.Find("rope_freqs.weight") != nullptr) {
     TERN_ASSIGN_OR_RETURN(divisors, loader.Vector("rope_freqs.weight", shape.head_dim / 2));
     for (const float divisor : divisors) {
@@ -214,7 +212,7 @@ Result<std::unique_ptr<Model>> LlamaModel::Load(std::unique_ptr<Checkpoint> chec
   }
   TERN_ASSIGN_OR_RETURN(model->final_norm_, loader.Vector("model.norm.weight", shape.hidden));
   TERN_ASSIGN_OR_RETURN(model->embedding_,
-                        loader.LookupTable("model.embed_tokens.weight", shape.vocab, shape.hidden));
+                        loader.Table("model.embed_tokens.weight", shape.vocab, shape.hidden));
 
   model->info_ = {
       .architecture = config.architecture,
@@ -227,6 +225,7 @@ Result<std::unique_ptr<Model>> LlamaModel::Load(std::unique_ptr<Checkpoint> chec
                                              .head_dim = shape.head_dim}),
       .eos_token_ids = files.eos_token_ids(),
       .weight_bytes = loader.resident_bytes(),
+      .shared_weight_bytes = loader.shared_bytes(),
       .workspace_bytes_per_row =
           static_cast<uint64_t>(Activations::FloatsPerRow(shape)) * sizeof(float),
   };
@@ -310,7 +309,7 @@ Status LlamaModel::Embed(std::span<const int32_t> tokens) {
       return InvalidArgument(
           fmt::format("token id {} is outside the vocabulary of {}", token, shape_.vocab));
     }
-    ops_.DequantizeRow(embedding_, token, out);
+    ops_.DequantizeRow(embedding_.view, token, out);
     out += shape_.hidden;
   }
   return OkStatus();
@@ -367,7 +366,7 @@ void LlamaModel::Logits(std::span<const int32_t> rows, float* logits) {
 
 }  // namespace
 
-Result<std::unique_ptr<Model>> LoadLlama(std::unique_ptr<Checkpoint> checkpoint, Ops& ops,
+Result<std::unique_ptr<Model>> LoadLlama(std::shared_ptr<const Checkpoint> checkpoint, Ops& ops,
                                          const LoadOptions& options) {
   return LlamaModel::Load(std::move(checkpoint), ops, options);
 }

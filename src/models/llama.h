@@ -15,7 +15,7 @@
 namespace tern {
 
 // Errors: as LoadModel.
-Result<std::unique_ptr<Model>> LoadLlama(std::unique_ptr<Checkpoint> checkpoint, Ops& ops,
+Result<std::unique_ptr<Model>> LoadLlama(std::shared_ptr<const Checkpoint> checkpoint, Ops& ops,
                                          const LoadOptions& options);
 Result<std::vector<TensorSpec>> LlamaTensorList(const ModelConfig& config);
 

@@ -153,15 +153,19 @@ Status MlaLayer::LoadUpProjections(WeightLoader& loader, int64_t layer, bool spl
   std::vector<float> transposed(static_cast<size_t>(s.latent * s.nope));
   for (int64_t head = 0; head < s.heads; ++head) {
     const float* const keys = values.data() + head * head_rows * s.latent;
+    const auto part = [&](const char* of) {
+      return fmt::format("{} ({} of head {})", name, of, head);
+    };
     for (int64_t i = 0; i < s.nope; ++i) {
       for (int64_t j = 0; j < s.latent; ++j) {
         transposed[static_cast<size_t>(j * s.nope + i)] = keys[i * s.latent + j];
       }
     }
     TERN_ASSIGN_OR_RETURN(k_up_.emplace_back(),
-                          loader.PackValues(name, transposed.data(), s.latent, s.nope));
-    TERN_ASSIGN_OR_RETURN(v_up_.emplace_back(),
-                          loader.PackValues(name, keys + s.nope * s.latent, s.value, s.latent));
+                          loader.PackValues(part("keys"), transposed.data(), s.latent, s.nope));
+    TERN_ASSIGN_OR_RETURN(
+        v_up_.emplace_back(),
+        loader.PackValues(part("values"), keys + s.nope * s.latent, s.value, s.latent));
   }
   return OkStatus();
 }

@@ -75,7 +75,7 @@ class MlaLayer {
   RopeStyle rope_style_ = RopeStyle::kInterleaved;
   int64_t hidden_ = 0, q_lora_ = 0;           // 0: q_proj is one matrix
   PackedMatrix q_a_, q_b_, kv_a_, kv_b_, o_;  // q_b_ is q_proj without q_lora
-  std::vector<float> q_norm_, kv_norm_;
+  WeightVector q_norm_, kv_norm_;
   std::vector<PackedMatrix> k_up_;  // W_UK of each head, transposed: [latent, nope]
   std::vector<PackedMatrix> v_up_;  // W_UV of each head: [value, latent]
 };

@@ -40,6 +40,7 @@ struct ModelInfo {
   bool fp8_kv_cache = false;           // the checkpoint was made for kFp8E4m3 (its kv_cache_scheme)
   std::vector<int32_t> eos_token_ids;  // from generation_config.json, config.json or GGUF
   uint64_t weight_bytes = 0;           // resident, packed
+  uint64_t shared_weight_bytes = 0;    // of these, held already by a model loaded before
   uint64_t workspace_bytes_per_row = 0;  // activations of one batch row, for the memory plan
   uint64_t scratch_bytes = 0;  // of kernels, however many rows a batch has, for the memory plan
 };

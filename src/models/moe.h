@@ -68,8 +68,8 @@ class FeedForward {
 
  private:
   struct Mixture {
-    PackedMatrix router;      // float32
-    std::vector<float> bias;  // e_score_correction_bias
+    PackedMatrix router;  // float32
+    WeightVector bias;    // e_score_correction_bias
     std::vector<GatedMlp> experts;
     GatedMlp shared;  // empty: none
     MoeConfig config;

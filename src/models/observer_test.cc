@@ -124,12 +124,13 @@ TEST(ObserverTest, ShowsTheNormedEmbeddingToTheFirstLayer) {
   const std::string path = GoldenPath("llama");
   ThreadPool pool(1);
   const auto ops = test::MakeOps("ref", pool);
-  const auto checkpoint = Checkpoint::Open(path);
-  ASSERT_TRUE(checkpoint.ok());
-  const ModelConfig& config = (*checkpoint)->config();
+  auto opened = Checkpoint::Open(path);
+  ASSERT_TRUE(opened.ok());
+  const std::shared_ptr<const Checkpoint> checkpoint = std::move(*opened);
+  const ModelConfig& config = checkpoint->config();
   const int64_t hidden = config.hidden_size;
   const LoadOptions options;
-  WeightLoader loader(**checkpoint, *ops, options);
+  WeightLoader loader(checkpoint, *ops, options);
   const auto embedding = loader.Values("model.embed_tokens.weight", config.vocab_size, hidden);
   const auto norm = loader.Vector("model.layers.0.input_layernorm.weight", hidden);
   const int64_t kv_size =

@@ -11,13 +11,15 @@
 #include "models/glm4_moe.h"
 #include "models/glm_moe_dsa.h"
 #include "models/llama.h"
+#include "models/shared_weights.h"
 
 namespace tern {
 namespace {
 
 struct Architecture {
   const char* name;
-  Result<std::unique_ptr<Model>> (*load)(std::unique_ptr<Checkpoint>, Ops&, const LoadOptions&);
+  Result<std::unique_ptr<Model>> (*load)(std::shared_ptr<const Checkpoint>, Ops&,
+                                         const LoadOptions&);
   Result<std::vector<TensorSpec>> (*tensor_list)(const ModelConfig&);
 };
 
@@ -83,6 +85,23 @@ Status CheckFits(const Checkpoint& checkpoint) {
                   static_cast<double>(bytes) / kGib, static_cast<double>(available) / kGib));
 }
 
+// Of several models of one process, one with the same files has its weights in memory already.
+Result<std::shared_ptr<const Checkpoint>> OpenOnce(const std::string& path,
+                                                   const LoadOptions& options) {
+  const std::string key =
+      options.format == LoadFormat::kDummy
+          ? fmt::format("{} as {}", path, static_cast<int>(options.dummy_recipe))
+          : path;
+  if (options.shared != nullptr) {
+    if (auto opened = options.shared->FindCheckpoint(key)) return opened;
+  }
+  TERN_ASSIGN_OR_RETURN(std::shared_ptr<const Checkpoint> checkpoint,
+                        OpenCheckpoint(path, options));
+  TERN_RETURN_IF_ERROR(CheckFits(*checkpoint));
+  if (options.shared != nullptr) options.shared->AddCheckpoint(key, checkpoint);
+  return checkpoint;
+}
+
 }  // namespace
 
 Result<LoadFormat> LoadFormatNamed(const std::string& name) {
@@ -96,9 +115,8 @@ Result<LoadFormat> LoadFormatNamed(const std::string& name) {
 
 Result<std::unique_ptr<Model>> LoadModel(const std::string& path, Ops& ops,
                                          const LoadOptions& options) {
-  TERN_ASSIGN_OR_RETURN(auto checkpoint, OpenCheckpoint(path, options));
+  TERN_ASSIGN_OR_RETURN(auto checkpoint, OpenOnce(path, options));
   TERN_ASSIGN_OR_RETURN(const Architecture* architecture, FindArchitecture(checkpoint->config()));
-  TERN_RETURN_IF_ERROR(CheckFits(*checkpoint));
   return architecture->load(std::move(checkpoint), ops, options);
 }
 

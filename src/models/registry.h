@@ -17,7 +17,8 @@
 
 namespace tern {
 
-class WeightNames;  // models/observer.h
+class SharedWeights;  // models/shared_weights.h
+class WeightNames;    // models/observer.h
 
 enum class LoadFormat {
   kAuto,  // what the files are
@@ -39,6 +40,8 @@ struct LoadOptions {
   std::function<void(uint64_t done_bytes, uint64_t total_bytes)> progress;
   // Learns the name of each linear layer's packed weight; must outlive the load. Null: nobody asks.
   WeightNames* weight_names = nullptr;
+  // What models loaded before have alike is held once; must outlive the load. Null: no others.
+  SharedWeights* shared = nullptr;
 };
 
 // Loads a checkpoint (Checkpoint::Open's paths). `ops` must outlive the model. Mapped tensors are

@@ -59,7 +59,7 @@ TEST(StoredWeightTest, AsymmetricGroupsOf64) {
   DummyTensor order = {.name = "m.weight_g_idx", .dtype = DType::kI32, .shape = {kColumns}};
   order.values.assign(kColumns, 0);
   tensors.push_back(order);  // as it comes: accepted
-  const auto checkpoint = Make(tensors);
+  const std::shared_ptr<const Checkpoint> checkpoint = Make(tensors);
   const auto weight = FindWeight(*checkpoint, "m.weight", kRows, kColumns);
   ASSERT_TRUE(weight.ok()) << weight.status().message();
   EXPECT_EQ(weight->view.group, 64);
@@ -67,7 +67,8 @@ TEST(StoredWeightTest, AsymmetricGroupsOf64) {
 
   ThreadPool pool(1);
   const auto ops = test::MakeOps("", pool);
-  WeightLoader loader(*checkpoint, *ops, {});
+  const LoadOptions options;
+  WeightLoader loader(checkpoint, *ops, options);
   const auto values = loader.Values("m.weight", kRows, kColumns);
   ASSERT_TRUE(values.ok()) << values.status().message();
   for (int64_t r = 0; r < kRows; ++r) {

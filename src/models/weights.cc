@@ -33,15 +33,16 @@ Status CheckFinite(const CheckpointTensor& tensor, std::span<const float> values
 
 }  // namespace
 
-WeightLoader::WeightLoader(const Checkpoint& checkpoint, Ops& ops, const LoadOptions& options)
-    : checkpoint_(checkpoint),
+WeightLoader::WeightLoader(std::shared_ptr<const Checkpoint> checkpoint, Ops& ops,
+                           const LoadOptions& options)
+    : checkpoint_(std::move(checkpoint)),
       ops_(ops),
       options_(options),
-      total_bytes_(checkpoint.tensor_bytes()) {}
+      total_bytes_(checkpoint_->tensor_bytes()) {}
 
 Result<const CheckpointTensor*> WeightLoader::RequireWeight(const std::string& name,
                                                             const Shape& shape) {
-  TERN_ASSIGN_OR_RETURN(const CheckpointTensor* tensor, checkpoint_.Require(name, shape));
+  TERN_ASSIGN_OR_RETURN(const CheckpointTensor* tensor, checkpoint_->Require(name, shape));
   if (IsWeightType(tensor->view.dtype)) return tensor;
   return InvalidArgument(fmt::format("{}: tensor '{}' has type {}, which is no weight",
                                      tensor->path(), tensor->stored_name,
@@ -53,18 +54,24 @@ void WeightLoader::CountDone(uint64_t stored_bytes) {
   if (options_.progress) options_.progress(done_bytes_, total_bytes_);
 }
 
-Result<PackedMatrix> WeightLoader::Pack(const StoredWeight& stored, const WeightView& view,
-                                        Precision precision) {
-  TERN_RETURN_IF_ERROR(CheckScales(stored));
-  Result<PackedMatrix> packed = view.scheme == WeightView::Scheme::kPlain
-                                    ? ops_.Pack(view.data, precision)
-                                    : ops_.Pack(view, precision);
-  if (!packed.ok()) {
-    return packed.status().WithContext(
-        fmt::format("{}: tensor '{}'", stored.data().path(), stored.data().stored_name));
+Result<PackedMatrix> WeightLoader::Pack(const std::string& as, const StoredWeight& stored,
+                                        const WeightView& view, Precision precision) {
+  Result<PackedMatrix> packed = PackedMatrix();
+  if (options_.shared != nullptr) packed = options_.shared->FindMatrix(as, stored);
+  if (!packed->empty()) {
+    shared_bytes_ += packed->size_bytes();
+  } else {
+    TERN_RETURN_IF_ERROR(CheckScales(stored));
+    packed = view.scheme == WeightView::Scheme::kPlain ? ops_.Pack(view.data, precision)
+                                                       : ops_.Pack(view, precision);
+    if (!packed.ok()) {
+      return packed.status().WithContext(
+          fmt::format("{}: tensor '{}'", stored.data().path(), stored.data().stored_name));
+    }
+    if (options_.shared != nullptr) options_.shared->AddMatrix(as, stored, *packed);
   }
   for (const CheckpointTensor* tensor : stored.tensors) {
-    if (tensor != nullptr) checkpoint_.Release(*tensor);
+    if (tensor != nullptr) checkpoint_->Release(*tensor);
   }
   resident_bytes_ += packed->size_bytes();
   CountDone(stored.stored_bytes());
@@ -72,8 +79,8 @@ Result<PackedMatrix> WeightLoader::Pack(const StoredWeight& stored, const Weight
 }
 
 Result<PackedMatrix> WeightLoader::Matrix(const std::string& name, int64_t rows, int64_t columns) {
-  TERN_ASSIGN_OR_RETURN(const StoredWeight stored, FindWeight(checkpoint_, name, rows, columns));
-  TERN_ASSIGN_OR_RETURN(PackedMatrix packed, Pack(stored, stored.view, options_.precision));
+  TERN_ASSIGN_OR_RETURN(const StoredWeight stored, FindWeight(*checkpoint_, name, rows, columns));
+  TERN_ASSIGN_OR_RETURN(PackedMatrix packed, Pack(name, stored, stored.view, options_.precision));
   Name(packed, name);
   return packed;
 }
@@ -84,15 +91,15 @@ void WeightLoader::Name(const PackedMatrix& matrix, const std::string& name) {
 
 Result<PackedMatrix> WeightLoader::Float32Matrix(const std::string& name, int64_t rows,
                                                  int64_t columns) {
-  TERN_ASSIGN_OR_RETURN(const StoredWeight stored, FindWeight(checkpoint_, name, rows, columns));
+  TERN_ASSIGN_OR_RETURN(const StoredWeight stored, FindWeight(*checkpoint_, name, rows, columns));
   TERN_ASSIGN_OR_RETURN(const std::vector<float> values, Values(name, rows, columns));
   TERN_RETURN_IF_ERROR(CheckFinite(stored.data(), values));
-  return Pack(stored, stored.view, Precision::kReference);
+  return Pack(name + " in float32", stored, stored.view, Precision::kReference);
 }
 
 Result<std::vector<float>> WeightLoader::Values(const std::string& name, int64_t rows,
                                                 int64_t columns) {
-  TERN_ASSIGN_OR_RETURN(const StoredWeight stored, FindWeight(checkpoint_, name, rows, columns));
+  TERN_ASSIGN_OR_RETURN(const StoredWeight stored, FindWeight(*checkpoint_, name, rows, columns));
   TERN_RETURN_IF_ERROR(CheckScales(stored));
   std::vector<float> values(static_cast<size_t>(rows * columns));
   for (int64_t row = 0; row < rows; ++row) {
@@ -114,7 +121,10 @@ Result<PackedMatrix> WeightLoader::PackValues(const std::string& name, const flo
       .bytes = std::as_bytes(std::span(values, static_cast<size_t>(rows * columns)))};
   Result<PackedMatrix> packed = ops_.Pack(view, options_.precision);
   if (!packed.ok()) {
-    return packed.status().WithContext(fmt::format("{}: {}", checkpoint_.path(), name));
+    return packed.status().WithContext(fmt::format("{}: {}", checkpoint_->path(), name));
+  }
+  if (options_.shared != nullptr && options_.shared->OneOfComputed(name, &*packed)) {
+    shared_bytes_ += packed->size_bytes();
   }
   resident_bytes_ += packed->size_bytes();
   return packed;
@@ -123,8 +133,8 @@ Result<PackedMatrix> WeightLoader::PackValues(const std::string& name, const flo
 Result<PackedMatrix> WeightLoader::RotaryMatrix(const std::string& name, int64_t heads,
                                                 int64_t head_dim, int64_t columns) {
   const int64_t rows = heads * head_dim;
-  if (!checkpoint_.rotary_rows_interleaved()) return Matrix(name, rows, columns);
-  TERN_ASSIGN_OR_RETURN(const StoredWeight stored, FindWeight(checkpoint_, name, rows, columns));
+  if (!checkpoint_->rotary_rows_interleaved()) return Matrix(name, rows, columns);
+  TERN_ASSIGN_OR_RETURN(const StoredWeight stored, FindWeight(*checkpoint_, name, rows, columns));
   const std::span<const std::byte> bytes = stored.view.data.bytes;  // GGUF: plain
   std::vector<std::byte> ordered(bytes.size());
   const size_t row_bytes = ordered.size() / static_cast<size_t>(rows);
@@ -135,38 +145,52 @@ Result<PackedMatrix> WeightLoader::RotaryMatrix(const std::string& name, int64_t
   }
   WeightView view = stored.view;
   view.data.bytes = ordered;
-  TERN_ASSIGN_OR_RETURN(PackedMatrix packed, Pack(stored, view, options_.precision));
+  TERN_ASSIGN_OR_RETURN(PackedMatrix packed,
+                        Pack(name + " in halves", stored, view, options_.precision));
   Name(packed, name);
   return packed;
 }
 
-Result<TensorView> WeightLoader::LookupTable(const std::string& name, int64_t rows,
-                                             int64_t columns) {
+Result<LookupTable> WeightLoader::Table(const std::string& name, int64_t rows, int64_t columns) {
   TERN_ASSIGN_OR_RETURN(const CheckpointTensor* tensor, RequireWeight(name, Shape{rows, columns}));
-  return tensor->view;
+  if (options_.shared != nullptr) return options_.shared->OneTable(*tensor, checkpoint_);
+  return LookupTable{tensor->view, checkpoint_};
 }
 
-Result<std::vector<float>> WeightLoader::Vector(const std::string& name, int64_t size) {
+Result<WeightVector> WeightLoader::VectorInOrder(const std::string& name, const std::string& as,
+                                                 int64_t size,
+                                                 const std::function<int64_t(int64_t)>& order) {
   TERN_ASSIGN_OR_RETURN(const CheckpointTensor* tensor, RequireWeight(name, Shape{size}));
-  TensorView row = tensor->view;
-  row.shape = Shape{1, size};
-  std::vector<float> values(static_cast<size_t>(size));
-  ops_.DequantizeRow(row, 0, values.data());
-  TERN_RETURN_IF_ERROR(CheckFinite(*tensor, values));
-  resident_bytes_ += values.size() * sizeof(float);
+  WeightVector vector;
+  if (options_.shared != nullptr) vector = options_.shared->FindVector(as, *tensor);
+  if (!vector.empty()) {
+    shared_bytes_ += vector.size_bytes();
+  } else {
+    TensorView row = tensor->view;
+    row.shape = Shape{1, size};
+    std::vector<float> stored(static_cast<size_t>(size)), values(stored.size());
+    ops_.DequantizeRow(row, 0, stored.data());
+    TERN_RETURN_IF_ERROR(CheckFinite(*tensor, stored));
+    for (int64_t i = 0; i < size; ++i) {
+      values[static_cast<size_t>(i)] = stored[static_cast<size_t>(order(i))];
+    }
+    vector = WeightVector(std::move(values));
+    if (options_.shared != nullptr) options_.shared->AddVector(as, *tensor, vector);
+  }
+  resident_bytes_ += vector.size_bytes();
   done_bytes_ += tensor->view.bytes.size();
-  return values;
+  return vector;
 }
 
-Result<std::vector<float>> WeightLoader::RotaryVector(const std::string& name, int64_t heads,
-                                                      int64_t head_dim) {
-  TERN_ASSIGN_OR_RETURN(const std::vector<float> stored, Vector(name, heads * head_dim));
-  if (!checkpoint_.rotary_rows_interleaved()) return stored;
-  std::vector<float> ordered(stored.size());
-  for (size_t row = 0; row < ordered.size(); ++row) {
-    ordered[row] = stored[static_cast<size_t>(InterleavedRow(static_cast<int64_t>(row), head_dim))];
-  }
-  return ordered;
+Result<WeightVector> WeightLoader::Vector(const std::string& name, int64_t size) {
+  return VectorInOrder(name, name, size, [](int64_t i) { return i; });
+}
+
+Result<WeightVector> WeightLoader::RotaryVector(const std::string& name, int64_t heads,
+                                                int64_t head_dim) {
+  if (!checkpoint_->rotary_rows_interleaved()) return Vector(name, heads * head_dim);
+  return VectorInOrder(name, name + " in halves", heads * head_dim,
+                       [=](int64_t i) { return InterleavedRow(i, head_dim); });
 }
 
 }  // namespace tern

@@ -256,8 +256,8 @@ void PdReceiver::OnPeerClosed(const std::shared_ptr<Peer>& peer, const Status& w
   for (auto& [id, room] : rooms_) {
     if (room.peer != peer) continue;
     Fail(id, room,
-         why.WithContext((peer->open ? "lost the prefill worker " : "no connection to ") +
-                         peer->link->peer_name()),
+         peer->open ? LostLink(why, "the prefill worker " + peer->link->peer_name())
+                    : why.WithContext("no connection to " + peer->link->peer_name()),
          false, PdCode::kShutdown);
     if (peer->open) lost_.push_back(id);
   }

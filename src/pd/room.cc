@@ -18,4 +18,17 @@ const char* PdStateName(PdState state) {
   return "unknown";
 }
 
+Status LostLink(const Status& why, const std::string& whom) {
+  const Status status = why.WithContext("lost " + whom);
+  switch (why.code()) {
+    case StatusCode::kInvalidArgument:
+    case StatusCode::kFailedPrecondition:
+    case StatusCode::kUnimplemented:
+    case StatusCode::kNotFound:
+      return Unavailable(status.message());
+    default:
+      return status;
+  }
+}
+
 }  // namespace tern

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "base/status.h"
 
@@ -16,6 +17,10 @@ enum class PdState : uint8_t {
   kSuccess = 4,  // sender: DONE came; receiver: every page and LAST are verified and in place
 };
 const char* PdStateName(PdState state);  // "Bootstrapping"
+
+// Why a room ends whose link is lost, once there was a handshake: what broke it is nothing that the
+// client asked for, so the status is one of the server's.
+Status LostLink(const Status& why, const std::string& whom);
 
 // Of one room, for kv_transfer_* metrics. Times on the Clock, 0: not yet.
 struct PdRoomTimes {

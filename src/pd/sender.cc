@@ -159,7 +159,7 @@ void PdSender::OnPeerClosed(const std::shared_ptr<Peer>& peer, const Status& why
   ++stats_.links_closed;
   for (auto& [id, room] : rooms_) {
     if (!room.asked || room.asked->peer != peer) continue;
-    Fail(id, room, why.WithContext("lost the decode worker " + peer->link->peer_name()), false,
+    Fail(id, room, LostLink(why, "the decode worker " + peer->link->peer_name()), false,
          PdCode::kShutdown);
   }
   std::erase_if(early_, [&](const auto& entry) { return entry.second.peer == peer; });

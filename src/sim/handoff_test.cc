@@ -2,11 +2,13 @@
 // toy reference, which knows neither engines nor pages; and what happens when a half goes away.
 #include <gtest/gtest.h>
 
+#include <string>
 #include <vector>
 
 #include "base/rng.h"
 #include "engine/disaggregation.h"
 #include "engine/engine_core.h"
+#include "engine/engine_metrics.h"
 #include "pd/memory_transfer.h"
 #include "sim/recording_sink.h"
 #include "sim/toy_reference.h"
@@ -18,6 +20,7 @@ using Recorder = RecordingSink;
 
 struct Half {
   std::unique_ptr<ToyModel> model;
+  std::unique_ptr<EngineMetrics> metrics;
   std::unique_ptr<EngineCore> core;
 };
 
@@ -57,8 +60,10 @@ class HandoffTest : public testing::Test {
       const auto plan = PlanMemory(h.model->info(), MemoryPlanInputOf(options, 1 << 30));
       ASSERT_TRUE(plan.ok()) << plan.status().ToString();
       Disaggregation& d = halves[role == EngineRole::kDecode];
-      h.core = EngineCore::Create(*h.model, pool_, options, *plan, d.boot_nonce, clock_, nullptr)
-                   .value();
+      h.metrics = std::make_unique<EngineMetrics>(registry_, role);
+      h.core =
+          EngineCore::Create(*h.model, pool_, options, *plan, d.boot_nonce, clock_, h.metrics.get())
+              .value();
       h.core->SetDisaggregation(std::move(d), [this] { return next_id_++; });
     }
   }
@@ -146,6 +151,7 @@ class HandoffTest : public testing::Test {
   std::unique_ptr<Ops> ops_ = Ops::Create("", pool_).value();
   ManualClock clock_;
   RequestId next_id_ = 1;
+  MetricRegistry registry_;
   Half prefill_, decode_;
 };
 
@@ -234,6 +240,29 @@ TEST_F(HandoffTest, CachedTokensArePrefills) {
   EXPECT_EQ(again.decode->finishes[0].cached_tokens, 8);
   EXPECT_EQ(again.decode->finishes[0].prompt_tokens, 9);
   EXPECT_EQ(again.decode->tokens(), Want(request));
+}
+
+// The second waits for the pages of the first, on virtual time.
+TEST_F(HandoffTest, WaitingForPagesIsMeasured) {
+  Make({.decode_tokens = 24, .decode_page = 8});
+  const Sinks first = Submit(Greedy({1, 2, 3, 4, 5, 6, 7, 8, 9}, 7), 1);
+  while (first.decode->events.empty()) StepBoth();
+  const int64_t start_us = clock_.NowUs();
+  const Sinks second = Submit(Greedy({9, 8, 7, 6, 5, 4, 3, 2, 1}, 7), 2);
+  while (!first.decode->ended()) StepBoth();
+  const double waited_ms = static_cast<double>(clock_.NowUs() - start_us) / 1e3;
+  ASSERT_GE(waited_ms, 3);
+  RunAll();
+  EXPECT_TRUE(second.decode->ended());
+  const std::string text = registry_.Render();
+  const auto value = [&text](const std::string& sample) {
+    const size_t at = text.find(sample + " ");
+    EXPECT_NE(at, std::string::npos) << sample << "\n" << text;
+    return at == std::string::npos ? -1 : std::stod(text.substr(at + sample.size() + 1));
+  };
+  EXPECT_EQ(value("sglang:kv_transfer_alloc_ms_count{engine_type=\"decode\"}"), 2);
+  EXPECT_EQ(value("sglang:kv_transfer_alloc_ms_count{engine_type=\"prefill\"}"), 0);
+  EXPECT_NEAR(value("sglang:kv_transfer_alloc_ms_sum{engine_type=\"decode\"}"), waited_ms, 2);
 }
 
 // Whichever half loses its client, and whenever: the other half ends, pages are back, and the next

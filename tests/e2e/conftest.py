@@ -17,10 +17,10 @@ MODEL = ROOT / ".cache/smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 
 
 class Server:
-    def __init__(self, *options, model=MODEL, name="smollm2", port="0"):
+    def __init__(self, *options, model=MODEL, name="smollm2", port="0", prefix=()):
         self.log_file = tempfile.NamedTemporaryFile("w+", suffix=".log")
         self.process = subprocess.Popen(
-            [TERN, "serve", "--model-path", str(model), "--served-model-name", name,
+            [*prefix, TERN, "serve", "--model-path", str(model), "--served-model-name", name,
              "--port", port, *options],
             stdout=subprocess.PIPE, stderr=self.log_file, text=True)
         self.url = None

@@ -14,8 +14,9 @@ ALIKE = ("--kv-cache-dtype", "bf16")
 class Pair:
     """A prefill and a decode worker, and a router in front of them if one is asked for."""
 
-    def __init__(self, make=tiny, options=ALIKE, prefill=(), decode=(), bootstrap_port=None):
-        self.make, self.options = make, options
+    def __init__(self, make=tiny, options=ALIKE, prefill=(), decode=(), bootstrap_port=None,
+                 make_decode=None):
+        self.make, self.make_decode, self.options = make, make_decode or make, options
         self.prefill_options, self.decode_options = prefill, decode
         self.bootstrap_port = bootstrap_port or free_port()
         self.routers = []
@@ -30,7 +31,7 @@ class Pair:
                                    *options, port=port)
 
     def new_decode(self, *options, port="0"):
-        return self.make(*DECODE_OPTIONS, *self.options, *self.decode_options, *options, port=port)
+        return self.make_decode(*DECODE_OPTIONS, *self.options, *self.decode_options, *options, port=port)
 
     def router(self, kind, *options):
         self.routers.append(Router(

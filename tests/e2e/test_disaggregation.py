@@ -3,11 +3,12 @@ import concurrent.futures
 import json
 import random
 import struct
+import subprocess
 
 import httpx
 import pytest
 
-from conftest import ROOT, Server, ask
+from conftest import ROOT, TERN, Server, ask
 from disaggregated import ALIKE, Pair, metric
 from routers import TINY, tiny
 
@@ -258,6 +259,101 @@ def test_local_equals_one_server(make, count, alone):
         one.kill()
         if single is not alone:
             single.kill()
+
+
+def test_metrics_have_sglangs_names(pair, router):
+    before = metric(pair.decode, "sglang:kv_transfer_alloc_ms_count")
+    post(router, "/generate", {"input_ids": [5, 6, 7], "sampling_params": GREEDY})
+    assert metric(pair.decode, "sglang:kv_transfer_alloc_ms_count") == before + 1
+    for worker, mode in ((pair.prefill, "prefill"), (pair.decode, "decode")):
+        text = httpx.get(worker.url + "/metrics").text
+        for name in ("num_prefill_bootstrap_queue_reqs", "num_prefill_inflight_queue_reqs",
+                     "num_decode_prealloc_queue_reqs", "num_decode_transfer_queue_reqs",
+                     "pending_prealloc_token_usage", "num_retracted_reqs", "kv_used_tokens",
+                     "full_token_usage", "num_transfer_failed_reqs_total",
+                     "num_bootstrap_failed_reqs_total", "num_prefill_retries_total",
+                     "kv_transfer_speed_gb_s_sum", "kv_transfer_latency_ms_sum",
+                     "kv_transfer_bootstrap_ms_sum", "kv_transfer_alloc_ms_sum",
+                     "kv_transfer_total_mb_sum"):
+            lines = [line for line in text.splitlines() if line.startswith(f"sglang:{name}{{")]
+            assert lines and all(f'engine_type="{mode}"' in line for line in lines), (mode, name)
+
+
+def resident_bytes(server):
+    status = open(f"/proc/{server.process.pid}/status").read()
+    return next(int(line.split()[1]) << 10 for line in status.splitlines()
+                if line.startswith("RssAnon"))
+
+
+def test_local_holds_one_weight_set(tmp_path):
+    """SmolLM2's weights are most of what a process holds: two engines of one file hold them once; and of
+    two files, what is alike."""
+    options = ("--kv-cache-dtype", "bf16", "--max-total-tokens", "1024", "--threads", "2",
+               "--chunked-prefill-size", "32", "--max-running-requests", "2")
+    one = Server(*options).wait_ready()
+    try:
+        weights = gb(one, "sglang:weight_memory_usage_gb")
+        alone = resident_bytes(one)
+        assert alone > 0.8 * weights
+    finally:
+        one.kill()
+    apart = ("--disaggregation-mode", "local", "--prefill-max-total-tokens", "1024", *options)
+    both = Server(*apart).wait_ready()
+    try:
+        assert gb(both, "sglang:weight_memory_usage_gb") == weights
+        assert resident_bytes(both) < alone + 0.3 * weights, (alone, resident_bytes(both), weights)
+    finally:
+        both.kill()
+    # Routed experts in INT4, all else as it was.
+    quantized = tmp_path / "int4"
+    subprocess.run([TERN, "quantize", "--model-path", str(TINY), "--output", str(quantized), "--format",
+                    "int4", "--method", "rtn"], check=True,
+                   capture_output=True)
+    each = {}
+    for path in (TINY, quantized):
+        server = tiny(*options, path=path).wait_ready()
+        each[path] = gb(server, "sglang:weight_memory_usage_gb")
+        server.kill()
+    mixed = tiny("--disaggregation-mode", "local", "--prefill-model-path", str(TINY),
+                 path=quantized).wait_ready()
+    try:
+        shared = each[TINY] + each[quantized] - gb(mixed, "sglang:weight_memory_usage_gb")
+        assert 0 < shared < each[quantized]
+        assert httpx.post(mixed.url + "/generate", timeout=30, json={
+            "text": "count: 1 2", "sampling_params": GREEDY}).status_code == 200
+    finally:
+        mixed.kill()
+
+
+def gb(server, name):
+    return round(metric(server, name) * (1 << 30))
+
+
+def test_local_allocates_what_plan_prints():
+    options = ("--kv-cache-dtype", "auto", "--disaggregation-mode", "local", "--max-total-tokens",
+               "8192", "--prefill-max-total-tokens", "2048", "--threads", "1")
+    printed = json.loads(subprocess.run(
+        [TERN, "plan", str(TINY), *options, "--bandwidth", "10GB/s", "--flops", "100G", "--json"],
+        check=True, capture_output=True, text=True).stdout)
+    one = tiny(*options).wait_ready()
+    try:
+        text = httpx.get(one.url + "/metrics").text
+        for role, tokens, kv in (
+                ("prefill", printed["prefill_pool"]["tokens"], printed["prefill_pool"]["kv"]),
+                ("decode", printed["kv"]["tokens"], printed["bytes_per_rank"]["kv"])):
+            label = f'{{engine_type="{role}"}} '
+            assert f"sglang:max_total_num_tokens{label}{tokens}" in text, role
+            value = text.split(f"sglang:kv_cache_memory_usage_gb{label}")[1].split()[0]
+            assert round(float(value) * (1 << 30)) == kv
+        assert printed["prefill_pool"]["tokens"] == 2048 and printed["kv"]["tokens"] == 8192
+        assert printed["kv_format"] == "fp8_tiled" and printed["prefill_pool"]["kv_format"] == "bf16"
+        assert printed["prefill_pool"]["weights"] == 0
+        assert printed["shared_weights"] == printed["bytes_per_rank"]["weights"]
+        for line in printed["memory_summary"].splitlines()[:2]:
+            role, arithmetic = line.split(" ", 1)
+            assert f"memory ({role}): {arithmetic.rsplit(' of ', 1)[0]}" in one.log()
+    finally:
+        one.kill()
 
 
 def test_a_rid_may_come_again_and_unknown_fields_are_ignored(pair):

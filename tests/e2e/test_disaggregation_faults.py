@@ -427,8 +427,10 @@ def test_secrets(make_pair, want, tmp_path):
 
 
 def test_kill_and_restart_rounds(make_pair, want):
-    """Zero pages lost, zero wrong tokens."""
-    pair = make_pair()
+    """Zero pages lost, zero wrong tokens. A half whose other one died before it said a word ends by its
+    time-out."""
+    pair = make_pair(prefill=("--disaggregation-bootstrap-timeout", "4"),
+                     decode=("--disaggregation-waiting-timeout", "4"))
     rng = random.Random(1)
     prompts = [LONG_PROMPT[i:i + 200] for i in range(6)]
     expected = []

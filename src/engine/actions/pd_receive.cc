@@ -16,7 +16,8 @@ class PdReceive::Target final : public SequenceHandoff, public PdTarget {
   enum class Stage : uint8_t { kWantsPages, kReceiving, kHere };
 
   // `sequence` owns this.
-  Target(KvCache& kv, Sequence& sequence) : kv_(kv), sequence_(sequence) {}
+  Target(KvCache& kv, const Clock& clock, Sequence& sequence)
+      : waiting_since_us(clock.NowUs()), kv_(kv), clock_(clock), sequence_(sequence) {}
 
   std::vector<uint64_t> Tags() override {
     std::vector<uint64_t> tags;
@@ -42,13 +43,17 @@ class PdReceive::Target final : public SequenceHandoff, public PdTarget {
   void OnRetracted() override {
     stage = Stage::kWantsPages;
     again = true;
+    waiting_since_us = clock_.NowUs();
   }
 
   Stage stage = Stage::kWantsPages;
   bool again = false;
+  int64_t waiting_since_us = 0;  // for pages
+  int64_t alloc_us = 0;          // so long did it wait for them
 
  private:
   KvCache& kv_;
+  const Clock& clock_;
   Sequence& sequence_;
 };
 
@@ -57,6 +62,7 @@ PdReceive::PdReceive(Disaggregation d, std::span<const KvLayerSpec> specs, Limit
     : transport_(std::move(d.transport)),
       reserved_tokens_(d.num_reserved_decode_tokens),
       limits_(limits),
+      clock_(clock),
       queues_(queues),
       kv_(kv),
       receiver_({.rows = {{specs.begin(), specs.end()}, kv.format()}, .timeouts = d.timeouts}, ops,
@@ -69,7 +75,7 @@ PdReceive::Target& PdReceive::TargetOf(const Sequence& sequence) {
 }
 
 Status PdReceive::Begin(Sequence& sequence) {
-  sequence.handoff = std::make_unique<Target>(kv_, sequence);
+  sequence.handoff = std::make_unique<Target>(kv_, clock_, sequence);
   sequence.prompt_logprobs = nullptr;  // prefill's half tells them
   queues_.Park(sequence.id);
   return OkStatus();
@@ -115,6 +121,7 @@ bool PdReceive::Admit(Sequence& sequence, Status* refused) {
        .extra_key = sequence.space.extra_key},
       &target);
   target.stage = Target::Stage::kReceiving;
+  target.alloc_us = clock_.NowUs() - target.waiting_since_us;
   if (target.again) ++stats_.asked_again;
   return true;
 }
@@ -201,6 +208,7 @@ void PdReceive::TakeReceived(Sequence& sequence, HandoffEvent* event) {
   event->cached_tokens = first.cached_tokens;
   event->again = target.again;
   times_.push_back(stats_.NoteTransfer(receiver_.times(room)));
+  times_.back().alloc_us = target.alloc_us;
   receiver_.Forget(room);
   target.stage = Target::Stage::kHere;
 }
@@ -209,10 +217,13 @@ HandoffStats PdReceive::Stats() const {
   HandoffStats stats = stats_;
   for (const auto& sequence : queues_.parked) {
     const Target& target = TargetOf(*sequence);
-    if (target.stage == Target::Stage::kReceiving)
+    if (target.stage == Target::Stage::kReceiving) {
       ++stats.transfer_queue;
-    else
+      stats.receiving_tokens +=
+          static_cast<int64_t>(sequence->lease.expected().size()) * kv_.format().page_tokens();
+    } else {
       ++(target.again ? stats.retracted_queue : stats.prealloc_queue);
+    }
   }
   return stats;
 }

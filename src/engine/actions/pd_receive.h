@@ -48,6 +48,7 @@ class PdReceive final : public Handoff {
   const std::unique_ptr<PdTransport> transport_;
   const int64_t reserved_tokens_;
   const Limits limits_;
+  const Clock& clock_;
   Queues& queues_;
   KvCache& kv_;
   PdReceiver receiver_;
