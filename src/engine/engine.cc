@@ -46,9 +46,9 @@ Result<std::unique_ptr<Engine>> Engine::Start(Model& model, Ops& ops, EngineOpti
   TERN_LOG(kInfo, "memory{}: {}",
            role == EngineRole::kUnified ? "" : fmt::format(" ({})", EngineRoleName(role)),
            plan.Summary());
-  // No plan can know it, and no engine of the same process counts it again.
+  // No plan can know it. Two engines of a process have a plan of their own for both.
   if (const uint64_t resident = ResidentBytes();
-      options.other_bytes == 0 && resident > plan.weight_bytes) {
+      !disaggregation.plan && resident > plan.weight_bytes) {
     TERN_LOG(kInfo, "memory: besides, the program itself (code, tokenizer, templates): {:.2f} GiB",
              static_cast<double>(resident - plan.weight_bytes) / (1 << 30));
   }
