@@ -81,8 +81,9 @@ inline constexpr int64_t AttentionMaxIndex(int64_t value_dim) { return (value_di
 inline constexpr int64_t AttentionStateFloats(int64_t value_dim) {
   return AttentionMaxIndex(value_dim) + 16;
 }
-// Workspace of attention_chunk and index_scores: a tile of keys, each query's scores, queries
-// rounded to BF16, and a chunk of values (at most as long as keys) expanded to BF16.
+// Workspace of attention_chunk, attention_row and index_scores: a tile of keys, each query's
+// scores, queries rounded to BF16, and a chunk of values (at most as long as keys) expanded to
+// BF16.
 inline constexpr int64_t AttentionWorkspaceFloats(int64_t queries, int64_t key_dim) {
   return AttentionMaxIndex(key_dim) * 32 + queries * kAttentionChunk +
          queries * AttentionMaxIndex(key_dim) / 2 +

@@ -1,16 +1,8 @@
 #include "kv/eviction_order.h"
 
-#include <algorithm>
-
 #include "base/check.h"
 
 namespace tern {
-
-uint64_t EvictionOrder::SessionUse(const Page* page) {
-  uint64_t last = 0;
-  for (const Session* session : page->ends) last = std::max(last, session->last_use);
-  return last;
-}
 
 void EvictionOrder::Unlist(Page* page) {
   if (page->locks > 0 || page->condemned) return;
@@ -51,16 +43,16 @@ void EvictionOrder::Forget(Page* page) {
   if (page->protectors > 0) --protected_;
   page->protectors = 0;
   Page* const parent = page->parent;
-  for (Session* session : page->ends) session->end = parent;
+  for (const auto& [last_use, session] : page->ends) session->end = parent;
   if (parent != nullptr) {
     Unlist(parent);
-    parent->ends.insert(parent->ends.end(), page->ends.begin(), page->ends.end());
+    parent->ends.merge(page->ends);
     List(parent);
   } else {
-    for (const Session* session : page->ends) {
-      const uint64_t id = by_use_.at(session->last_use);
-      by_use_.erase(session->last_use);
-      sessions_.erase(id);
+    for (const auto& [last_use, session] : page->ends) {
+      const auto entry = by_use_.find(last_use);
+      sessions_.erase(entry->second);
+      by_use_.erase(entry);
     }
   }
   page->ends.clear();
@@ -74,7 +66,7 @@ void EvictionOrder::Protect(uint64_t session, Page* page) {
   protector = {++now_, page};
   by_use_.emplace(now_, session);
   Unlist(page);
-  page->ends.push_back(&protector);
+  page->ends.emplace(now_, &protector);
   List(page);
   for (Page* on = page; on != nullptr; on = on->parent) {
     if (on->protectors++ == 0) ++protected_;
@@ -89,7 +81,7 @@ void EvictionOrder::Protect(uint64_t session, Page* page) {
 
 void EvictionOrder::Leave(Session& session) {
   Unlist(session.end);
-  std::erase(session.end->ends, &session);
+  session.end->ends.erase(session.last_use);
   List(session.end);
   for (Page* on = session.end; on != nullptr; on = on->parent) {
     if (--on->protectors == 0) --protected_;

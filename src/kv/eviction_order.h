@@ -33,9 +33,9 @@ class EvictionOrder {
     int64_t children = 0;
     int64_t locks = 0;  // on this page or a descendant
     bool condemned = false;
-    uint64_t last_use = 0;       // one path has one time
-    int64_t protectors = 0;      // sessions whose path it is on
-    std::vector<Session*> ends;  // those of them that end here
+    uint64_t last_use = 0;              // one path has one time
+    int64_t protectors = 0;             // sessions whose path it is on
+    std::map<uint64_t, Session*> ends;  // those of them that end here, by last use
   };
 
   // Around every change of `parent`, `children`, `locks` and `condemned`: Unlist, then List. A page
@@ -60,7 +60,8 @@ class EvictionOrder {
   Status CheckInvariants(const std::vector<const Page*>& pages) const;
 
  private:
-  static uint64_t SessionUse(const Page* page);  // of the last of those that end there
+  // Of the last of the sessions that end there. REQUIRES: there are some.
+  static uint64_t SessionUse(const Page* page) { return page->ends.rbegin()->first; }
   // Takes a session from its path.
   void Leave(Session& session);
 

@@ -54,7 +54,7 @@ class PagePool {
   void SetRows(PageId page, int64_t rows) {
     pages_[Index(page)].rows = header(page).rows = static_cast<uint32_t>(rows);
   }
-  // Records what a full page was written for (kv/page_chain.h).
+  // Records what a page of the prefix cache was written for (kv/page_chain.h).
   void SetChain(PageId page, uint64_t chain) { pages_[Index(page)].chain = chain; }
 
   std::byte* base(PageId page) { return memory_.data() + Index(page) * page_bytes(); }
@@ -62,7 +62,7 @@ class PagePool {
   PageState state(PageId page) const { return pages_[Index(page)].state; }
   PageTag tag(PageId page) const { return pages_[Index(page)].tag; }
   int64_t rows(PageId page) const { return pages_[Index(page)].rows; }
-  uint64_t chain(PageId page) const { return pages_[Index(page)].chain; }  // 0: not full
+  uint64_t chain(PageId page) const { return pages_[Index(page)].chain; }  // 0: none yet
   // Whether `address` lies in some page, and in which.
   std::optional<PageId> PageAt(const std::byte* address) const;
   const PageFormat& format() const { return format_; }

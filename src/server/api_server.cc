@@ -165,7 +165,10 @@ void ApiServer::SetReady(ServedModel model) {
   TERN_TRACE("server.ready");
 }
 
-void ApiServer::SetDraining() { state_.store(State::kDraining, std::memory_order_release); }
+void ApiServer::SetDraining() {
+  State ready = State::kReady;  // a server that is loading has no model to answer with
+  state_.compare_exchange_strong(ready, State::kDraining, std::memory_order_acq_rel);
+}
 
 bool ApiServer::Authorized(const HttpRequest& request) const {
   if (options_.api_key.empty() || request.method == "OPTIONS") return true;
@@ -214,6 +217,7 @@ void ApiServer::Handle(HttpRequest request, std::shared_ptr<ResponseWriter> writ
     return refuse(503, "the model is still being loaded");
   }
   if (found->needs == Needs::kReady && state == State::kDraining) {
+    if (auto notice = WatchForRefusal(*model_, request, writer)) writer = std::move(notice);
     return refuse(503, "the server is shutting down");
   }
   TERN_LOG(kDebug, "{} {}", request.method, request.path);

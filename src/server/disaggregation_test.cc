@@ -147,5 +147,17 @@ TEST_F(DisaggregationTest, ARefusedRequestsOtherHalfHearsOfIt) {
   EXPECT_TRUE(engine_.TakeRefused().empty());
 }
 
+TEST_F(DisaggregationTest, WhileItDrainsTheOtherHalfHearsToo) {
+  Become(EngineRole::kDecode, "decode");
+  Json body = ChatBody();
+  body.update({{"bootstrap_host", "127.0.0.1"}, {"bootstrap_room", 31}});
+  api_->SetDraining();
+  EXPECT_EQ(Post("/v1/chat/completions", body).status, 503);
+  const auto refused = engine_.TakeRefused();
+  ASSERT_EQ(refused.size(), 1u);
+  EXPECT_EQ(refused[0].first.room, 31u);
+  EXPECT_THAT(refused[0].second.message(), HasSubstr("shutting down"));
+}
+
 }  // namespace
 }  // namespace tern

@@ -105,6 +105,11 @@ Result<std::vector<PromptParams>> ParseParams(const Json& body, size_t prompts,
   return all;
 }
 
+bool AsksForNothing(const Json& value) {
+  if (value.is_array()) return std::ranges::all_of(value, AsksForNothing);
+  return value == false || value == "" || value.empty();
+}
+
 // What SGLang does and tern does not. Routers send these keys too, with values that ask for
 // nothing.
 Status RefuseUnsupported(const Json& body) {
@@ -112,7 +117,7 @@ Status RefuseUnsupported(const Json& body) {
        {"image_data", "video_data", "audio_data", "input_embeds", "lora_path",
         "custom_logit_processor", "return_hidden_states", "return_routed_experts"}) {
     const Json* value = JsonMember(body, key);
-    if (value == nullptr || *value == false || *value == "" || value->empty()) continue;
+    if (value == nullptr || AsksForNothing(*value)) continue;
     return InvalidArgument(fmt::format("body.{} is not supported", key));
   }
   return OkStatus();
