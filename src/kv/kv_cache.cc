@@ -373,8 +373,9 @@ bool KvCache::VerifySeal(PageId page, int64_t now_us) {
   if (options_.verify_interval_us > 0 && good_us + options_.verify_interval_us > now_us)
     return true;
   ++verified_pages_;
+  const int64_t start_us = clock_.NowUs();  // `now_us` is when the whole match began
   const bool good = seals_->Matches(page, now_us);
-  match_us_ += clock_.NowUs() - now_us;
+  match_us_ += clock_.NowUs() - start_us;
   return good;
 }
 

@@ -236,6 +236,30 @@ TEST(KvCache, ASourceIsVerifiedWholeWhateverTheInterval) {
   }
 }
 
+// Each look at it is a microsecond later.
+class TickingClock final : public Clock {
+ public:
+  int64_t NowUs() const override { return ++now_us_; }
+  int64_t UnixSeconds() const override { return 0; }
+
+ private:
+  mutable int64_t now_us_ = 0;
+};
+
+TEST(KvCache, TheTimeOfEachVerificationCountsOnce) {
+  const TickingClock clock;
+  const auto cache = MakeCache(
+      16, {.integrity = KvIntegrity::kSealed, .verify_interval_us = 0, .clock = &clock}, 2);
+  const Tokens tokens = {1, 2, 3, 4, 5, 6, 7, 8, 9};
+  Leave(*cache, tokens);
+  ASSERT_EQ(cache->verified_pages(), 0);
+  KvLease b;
+  ASSERT_EQ(Admit(*cache, tokens, &b), (Found{8, 0}));
+  EXPECT_EQ(cache->verified_pages(), 4);
+  EXPECT_EQ(cache->match_us(), 4);
+  cache->Release(&b);
+}
+
 // The copy has seals of its own.
 TEST(KvCache, ACopiedRowIsSealed) {
   const auto cache = MakeCache(16, {.integrity = KvIntegrity::kSealed, .verify_interval_us = 0}, 4);

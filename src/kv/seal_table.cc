@@ -47,7 +47,7 @@ void SealTable::Adopt(const Rows& rows, std::span<const uint64_t> sums, int64_t 
 
 bool SealTable::AdoptCopy(const Rows& rows, PageId source, int64_t now_us) {
   const PageFormat& format = pages_.format();
-  const Entry& from = entries_[Index(source)];
+  Entry& from = entries_[Index(source)];
   if (from.first_position != rows.first_position || from.rows < rows.rows) return false;
   const int64_t layers = format.layers();
   const int64_t per_chunk = std::max<int64_t>(1, kHashesPerChunk / from.rows);
@@ -65,8 +65,10 @@ bool SealTable::AdoptCopy(const Rows& rows, PageId source, int64_t now_us) {
       good.store(false, std::memory_order_relaxed);
     }
   });
-  if (good) entries_[Index(rows.page)] = {rows.first_position, rows.rows, now_us};
-  return good;
+  if (!good) return false;
+  from.good_us = now_us;
+  entries_[Index(rows.page)] = {rows.first_position, rows.rows, now_us};
+  return true;
 }
 
 void SealTable::Extend(std::span<const Rows> written, int64_t now_us,
