@@ -70,7 +70,8 @@ OptionTable PdBenchTableOf(PdBenchCommandOptions& o) {
   DeclareBenchOutputs(table, o.outputs);
   DeclareModelOptions(table, o.model);
   table.SetEpilog(
-      "Prompts are random ids, the same for every system; systems take turns. Rows are as "
+      "Prompts are random ids of the same lengths for every system; systems take turns. Rows are "
+      "as "
       "--kv-cache-dtype says\nin decode and where there is one engine, BF16 in prefill.");
   return table;
 }

@@ -42,6 +42,17 @@ class EvictionOrder {
   // is unlisted until it is in the tree.
   void Unlist(Page* page);
   void List(Page* page);
+  // Those changes that are nothing but a count.
+  void AddLocks(Page* page, int64_t locks) {
+    Unlist(page);
+    page->locks += locks;
+    List(page);
+  }
+  void AddChildren(Page* page, int64_t children) {
+    Unlist(page);
+    page->children += children;
+    List(page);
+  }
   // Marks the path to `page` as used now.
   void Touch(Page* page);
   // The unlocked leaf to be evicted next; null: there is none.

@@ -133,9 +133,7 @@ RadixCache::Node* RadixCache::MatchAndLock(const CacheNamespace& space,
   order_.Touch(behind.node != nullptr ? behind.node : last);
   if (--root->nodes == 0) spaces_.erase(root->self);
   for (Node* node = last; node != nullptr; node = node->Parent()) {
-    order_.Unlist(node);
-    ++node->locks;
-    order_.List(node);
+    order_.AddLocks(node, 1);
   }
   return last;
 }
@@ -145,9 +143,7 @@ void RadixCache::Unlock(Node* node) {
   while (node != nullptr) {
     Node* parent = node->Parent();
     TERN_CHECK(node->locks > 0);
-    order_.Unlist(node);
-    --node->locks;
-    order_.List(node);
+    order_.AddLocks(node, -1);
     if (node->condemned && node->locks == 0 && node->children == 0) Remove(node);
     node = parent;
   }
@@ -173,9 +169,7 @@ RadixCache::Node* RadixCache::Insert(const CacheNamespace& space, Node* locked,
       if (!pool_.MoveToCache(pages[i])) break;
       node = Add(*root, last, page, pages[i]);
     }
-    order_.Unlist(node);
-    ++node->locks;
-    order_.List(node);
+    order_.AddLocks(node, 1);
     last = node;
   }
   if (--root->nodes == 0) spaces_.erase(root->self);
@@ -223,11 +217,7 @@ RadixCache::Node* RadixCache::Add(Space& space, Node* parent, std::span<const in
   link.insert(node);
   nodes_.emplace(node->chain, std::move(made));
   ++space.nodes;
-  if (parent != nullptr) {
-    order_.Unlist(parent);
-    ++parent->children;
-    order_.List(parent);
-  }
+  if (parent != nullptr) order_.AddChildren(parent, 1);
   Children& siblings = ChildrenOf(space, parent);
   const auto it = siblings.insert(link.extract(link.begin()));
   order_.List(node);
@@ -301,11 +291,7 @@ void RadixCache::Remove(Node* node) {
   order_.Unlist(node);
   order_.Forget(node);
   pool_.Free(node->page);
-  if (Node* parent = node->Parent(); parent != nullptr) {
-    order_.Unlist(parent);
-    --parent->children;
-    order_.List(parent);
-  }
+  if (Node* parent = node->Parent(); parent != nullptr) order_.AddChildren(parent, -1);
   if (!node->condemned) Unlink(node);
   if (Space* space = node->space; --space->nodes == 0) spaces_.erase(space->self);
   if (node->condemned) {

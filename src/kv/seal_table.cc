@@ -45,25 +45,32 @@ void SealTable::Adopt(const Rows& rows, std::span<const uint64_t> sums, int64_t 
               sums_.begin() + static_cast<std::ptrdiff_t>(Index(rows.page) * layers_));
 }
 
+template <typename Fn>
+bool SealTable::AllLayers(int64_t rows, const Fn& agrees) {
+  const auto layers = static_cast<int64_t>(layers_);
+  const int64_t per_chunk = std::max<int64_t>(1, kHashesPerChunk / std::max<int64_t>(1, rows));
+  std::atomic<bool> good{true};
+  threads_.ParallelFor((layers + per_chunk - 1) / per_chunk, [&](int64_t chunk, int) {
+    const int64_t end = std::min(layers, (chunk + 1) * per_chunk);
+    for (int64_t layer = chunk * per_chunk; layer < end; ++layer) {
+      if (!agrees(layer)) good.store(false, std::memory_order_relaxed);
+    }
+  });
+  return good;
+}
+
 bool SealTable::AdoptCopy(const Rows& rows, PageId source, int64_t now_us) {
   const PageFormat& format = pages_.format();
   Entry& from = entries_[Index(source)];
   if (from.first_position != rows.first_position || from.rows < rows.rows) return false;
-  const int64_t layers = format.layers();
-  const int64_t per_chunk = std::max<int64_t>(1, kHashesPerChunk / from.rows);
-  std::atomic<bool> good{true};
-  threads_.ParallelFor((layers + per_chunk - 1) / per_chunk, [&](int64_t chunk, int) {
-    for (int64_t layer = chunk * per_chunk; layer < std::min(layers, (chunk + 1) * per_chunk);
-         ++layer) {
-      const uint64_t copied =
-          SealRows(format, layer, pages_.base(rows.page), rows.first_position, rows.rows).sum;
-      const uint64_t others = SealRows(format, layer, pages_.base(source),
-                                       rows.first_position + rows.rows, from.rows - rows.rows)
-                                  .sum;
-      sums_[Index(rows.page) * layers_ + static_cast<size_t>(layer)] = copied;
-      if (copied + others == seal(source, layer).sum) continue;
-      good.store(false, std::memory_order_relaxed);
-    }
+  const bool good = AllLayers(from.rows, [&](int64_t layer) {
+    const uint64_t copied =
+        SealRows(format, layer, pages_.base(rows.page), rows.first_position, rows.rows).sum;
+    const uint64_t others = SealRows(format, layer, pages_.base(source),
+                                     rows.first_position + rows.rows, from.rows - rows.rows)
+                                .sum;
+    sums_[Index(rows.page) * layers_ + static_cast<size_t>(layer)] = copied;
+    return copied + others == seal(source, layer).sum;
   });
   if (!good) return false;
   from.good_us = now_us;
@@ -117,19 +124,9 @@ void SealTable::Extend(std::span<const Rows> written, int64_t now_us,
 
 bool SealTable::Matches(PageId page, int64_t now_us) {
   Entry& entry = entries_[Index(page)];
-  const PageFormat& format = pages_.format();
-  const int64_t layers = format.layers();
-  const int64_t per_chunk =
-      std::max<int64_t>(1, kHashesPerChunk / std::max<int64_t>(1, entry.rows));
-  std::atomic<bool> good{true};
-  threads_.ParallelFor((layers + per_chunk - 1) / per_chunk, [&](int64_t chunk, int) {
-    for (int64_t layer = chunk * per_chunk; layer < std::min(layers, (chunk + 1) * per_chunk);
-         ++layer) {
-      if (SealRows(format, layer, pages_.base(page), entry.first_position, entry.rows) !=
-          seal(page, layer)) {
-        good.store(false, std::memory_order_relaxed);
-      }
-    }
+  const bool good = AllLayers(entry.rows, [&](int64_t layer) {
+    return SealRows(pages_.format(), layer, pages_.base(page), entry.first_position, entry.rows) ==
+           seal(page, layer);
   });
   if (good) entry.good_us = now_us;
   return good;

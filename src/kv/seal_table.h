@@ -58,6 +58,9 @@ class SealTable {
     int64_t good_us = 0;
   };
   static size_t Index(PageId page) { return static_cast<size_t>(page); }
+  // Whether agrees(layer) holds for all layers, which the workers share. rows: hashed by one call.
+  template <typename Fn>
+  bool AllLayers(int64_t rows, const Fn& agrees);
 
   const PagePool& pages_;
   ThreadPool& threads_;

@@ -45,23 +45,6 @@ void TransposeKeys(const Rows& format, const RowRef* rows, int64_t count, int64_
   }
 }
 
-// Reads one byte of each cache line of `count` rows of all KV heads, in the order of addresses, so
-// that the passes of single heads find them in the second-level cache: memory gives whole rows at
-// twice the rate of one head's parts of them.
-[[maybe_unused]] inline void ReadWholeRows(const RowRef* rows, int64_t count, int64_t row_bytes) {
-  for (int64_t i = 0; i < count; ++i) {
-    const auto* row = reinterpret_cast<const volatile std::byte*>(rows[i].numbers);
-    for (int64_t at = 0; at < row_bytes; at += 64) (void)row[at];
-  }
-}
-
-// Whether a call is the first of several that take parts of the same rows, and waits for memory
-// more than it computes.
-[[maybe_unused]] inline bool ReadsWholeRows(const AttentionArgs& args,
-                                            const AttentionBlock& block) {
-  return args.kv_heads > 1 && block.kv_head == 0 && block.rows * block.heads <= 8;
-}
-
 // Query number i of a block: rows of all heads, `group` of which belong to the block.
 struct QueryBlock {
   const float* first;

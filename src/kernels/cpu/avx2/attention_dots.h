@@ -18,6 +18,22 @@ constexpr int64_t kDotRowsAhead = 32;   // positions from now that are asked for
 constexpr int kDotQueries = 3;          // queries that share a register of keys or values
 constexpr int64_t kValueLanes = 32;     // dimensions of values in flight
 
+// Reads one byte of each cache line of `count` rows of all KV heads, in the order of addresses, so
+// that the passes of single heads find them in the second-level cache: memory gives whole rows at
+// twice the rate of one head's parts of them.
+inline void ReadWholeRows(const RowRef* rows, int64_t count, int64_t row_bytes) {
+  for (int64_t i = 0; i < count; ++i) {
+    const auto* row = reinterpret_cast<const volatile std::byte*>(rows[i].numbers);
+    for (int64_t at = 0; at < row_bytes; at += 64) (void)row[at];
+  }
+}
+
+// Whether a call is the first of several that take parts of the same rows, and waits for memory
+// more than it computes.
+inline bool ReadsWholeRows(const AttentionArgs& args, const AttentionBlock& block) {
+  return args.kv_heads > 1 && block.kv_head == 0 && block.rows * block.heads <= 8;
+}
+
 // Eight numbers of a row. RowFactor: what makes them the row's, 1 where Load8 does it all; kFactor:
 // the same for all rows.
 struct Bf16Eights : Bf16Rows {
