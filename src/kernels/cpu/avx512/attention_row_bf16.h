@@ -35,6 +35,9 @@ void AttentionRowBf16(const Loads& format, const AttentionArgs& args, const Atte
   RoundQueries(QueryBlock{q, args.heads, key_dim, args.heads * key_dim}, args.heads, key_dim,
                rounded);
 
+  if (args.scales_row_bytes > 0) {
+    for (int64_t i = 0; i < count; i += 8) __builtin_prefetch(key[i].scales, 0, 2);
+  }
   LinesAhead(key, MinOf(kKeyTile, count), args.k_row_bytes).Rest();
   for (int64_t tile = 0; tile < count; tile += kKeyTile) {
     const int64_t positions = MinOf(kKeyTile, count - tile), next = tile + kKeyTile;
@@ -46,11 +49,12 @@ void AttentionRowBf16(const Loads& format, const AttentionArgs& args, const Atte
       TransposeKeyPairs(format, head, positions, key_dim, keys, ahead);
       ScoreQueryPairs(keys, key_dim, group, rounded + n * group * q_stride, q_stride, args.scale,
                       scores + n * group * kAttentionChunk + tile);
+      format.ScaleScores(head, positions, group, scores + n * group * kAttentionChunk + tile);
     }
     ahead.Rest();
   }
 
-  const uint16_t* weights = WeightsOfScores(
+  uint16_t* weights = WeightsOfScores(
       args.heads, value_dim, [&](int64_t) { return count; }, scores, states);
 
   for (int64_t tile = 0; tile < count; tile += kKeyTile) {
@@ -58,6 +62,7 @@ void AttentionRowBf16(const Loads& format, const AttentionArgs& args, const Atte
     LinesAhead ahead(value + next, MinOf(kKeyTile, count - next), args.v_row_bytes);
     for (int64_t n = 0; n < args.kv_heads; ++n) {
       RowsOfHead(value + tile, positions, n, format.Offset(value_dim), head);
+      format.ScaleWeights(head, positions, group, weights + n * group * 2 * kAttentionChunk + tile);
       for (int64_t i = n * group; i < (n + 1) * group; i += kPairQueries) {
         AddValuePairs(format, head, 0, positions, value_dim,
                       MinOf(kPairQueries, (n + 1) * group - i),
@@ -82,7 +87,7 @@ void AttentionRow512(const AttentionArgs& args, const AttentionBlock& block, con
     case KvFormat::kFp8E4m3:
       return attend(E4m3Loads(shape));
     case KvFormat::kFp8Tiled:
-      return attend(TiledLoads(shape));
+      return attend(RowScaledLoads(shape));
     default:
       __builtin_trap();  // attention.cc gives it no others
   }

@@ -6,6 +6,7 @@
 // See kernels/cpu/isa_common.h for the rules of this file; vec.h of the level comes first.
 #pragma once
 
+#include "kernels/cpu/avx512/e4m3_bf16.h"
 #include "kernels/cpu/matmul_int8.h"
 
 namespace tern {
@@ -101,24 +102,6 @@ struct Q6_KWeights : FixedGroup<16> {
   static Vec Minimum(const Panel&, int64_t) { return Zero(); }
 };
 
-// The two bytes of e4m3 numbers as BF16, by exponent and mantissa bits.
-struct E4m3Tables {
-  alignas(64) uint8_t low[128];
-  uint8_t high[128];
-};
-constexpr E4m3Tables MakeE4m3Tables() {
-  E4m3Tables tables = {};
-  for (uint32_t i = 0; i < 128; ++i) {
-    // float32 with e4m3's bits in place has the bias 127 for 7.
-    const float value = __builtin_bit_cast(float, i << 20) * 0x1p120f;
-    const auto bits = __builtin_bit_cast(uint32_t, value);
-    tables.low[i] = static_cast<uint8_t>(bits >> 16);
-    tables.high[i] = static_cast<uint8_t>(bits >> 24);
-  }
-  return tables;
-}
-constexpr E4m3Tables kE4m3Tables = MakeE4m3Tables();
-
 struct Fp8Weights {
   static constexpr int kPairs = 2, kColumnBytes = 16;
   static constexpr bool HasMinimum() { return false; }
@@ -127,26 +110,20 @@ struct Fp8Weights {
     return MinOf(kFp8Group / 2, (k - column + 3) / 4 * 2);
   }
   void Expand(const Panel& panel, int64_t column, __m512bh pairs[kPairs]) const {
-    // Eighths in the order 0 4 1 5 2 6 3 7, for unpacking within 128 bits.
     const __m512i codes =
         _mm512_permutexvar_epi64(eighths, _mm512_loadu_si512(panel.quants + column * 16));
-    // vpermi2b looks at seven index bits: the sign needs no masking.
-    const __m512i low = _mm512_permutex2var_epi8(low0, codes, low1);
-    const __m512i magnitude = _mm512_permutex2var_epi8(high0, codes, high1);
-    constexpr int kOrAnd = 0xF8;  // a | (b & c)
-    const __m512i high = _mm512_ternarylogic_epi32(magnitude, codes, sign, kOrAnd);
-    pairs[0] = (__m512bh)_mm512_unpacklo_epi8(low, high);
-    pairs[1] = (__m512bh)_mm512_unpackhi_epi8(low, high);
+    __m512i words[2];
+    expansion.Words(codes, words);
+    pairs[0] = (__m512bh)words[0];
+    pairs[1] = (__m512bh)words[1];
   }
   static Vec Scale(const Panel& panel, int64_t group) {
     return Set(*At<float>(panel.scales, group * 4));
   }
   static Vec Minimum(const Panel&, int64_t) { return Zero(); }
 
-  __m512i low0 = _mm512_load_si512(kE4m3Tables.low), low1 = _mm512_load_si512(kE4m3Tables.low + 64);
-  __m512i high0 = _mm512_load_si512(kE4m3Tables.high),
-          high1 = _mm512_load_si512(kE4m3Tables.high + 64);
-  __m512i eighths = _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7), sign = _mm512_set1_epi8(-128);
+  E4m3Expansion expansion;
+  __m512i eighths = EighthsForWords();
 };
 
 constexpr int kTileRows = kMatMulRows;
