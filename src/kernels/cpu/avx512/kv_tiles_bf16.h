@@ -1,6 +1,7 @@
-// Tiles of KV rows for BF16 dot products: keys as pairs of dimensions, values as pairs of positions.
-// Here rows of formats that are read 32 words at a time; kv_tiles_e4m3.h has those of e4m3 codes.
-// See kernels/cpu/isa_common.h for the rules of this file; vec.h of the level comes first.
+// Tiles of KV rows for BF16 dot products: keys as pairs of dimensions, values as pairs of
+// positions. Here rows of formats that are read 32 words at a time; kv_tiles_e4m3.h has those of
+// e4m3 codes. See kernels/cpu/isa_common.h for the rules of this file; vec.h of the level comes
+// first.
 #pragma once
 
 #include "kernels/cpu/attention.h"
@@ -52,7 +53,9 @@ struct DsMlaLoads : DsMlaRows, NoRowScales {
 
 // Formats whose rows are read as words.
 template <typename T>
-concept WordFormat = requires(const T& format, RowRef row) { format.Load32(row, 0, 0); };
+concept WordFormat = requires(const T& format, RowRef row) {
+  format.Load32(row, 0, 0);
+};
 
 // What is asked for while rows are read: Step comes once for each register of a row. Loops work on
 // a copy, which stays in registers.

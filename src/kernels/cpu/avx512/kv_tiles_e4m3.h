@@ -30,8 +30,8 @@ struct E4m3Loads : E4m3Rows, NoRowScales {
 inline __m512i AddExponents(__m512i words, __m512i exponents) {
   const __m512i sign = _mm512_set1_epi16(-0x8000);
   const __m512i magnitude = _mm512_andnot_si512(sign, words);
-  const __m512i sum = _mm512_maskz_adds_epi16(_mm512_test_epi16_mask(magnitude, magnitude),
-                                              magnitude, exponents);
+  const __m512i sum =
+      _mm512_maskz_adds_epi16(_mm512_test_epi16_mask(magnitude, magnitude), magnitude, exponents);
   constexpr int kOrAnd = 0xF8;  // a | (b & c)
   return _mm512_ternarylogic_epi32(_mm512_max_epi16(sum, _mm512_setzero_si512()), words, sign,
                                    kOrAnd);
@@ -57,8 +57,8 @@ struct RowScaledLoads : E4m3Loads {
   static void ScaleWeights(const RowRef* rows, int64_t count, int64_t queries, uint16_t* weights) {
     for (int64_t tile = 0; tile < count; tile += kKeyTile) {
       const Scales scales(rows + tile, MinOf(kKeyTile, count - tile));
-      const __m512i bytes = _mm512_cvtepu8_epi16(
-          _mm256_load_si256(reinterpret_cast<const __m256i*>(scales.bytes)));
+      const __m512i bytes =
+          _mm512_cvtepu8_epi16(_mm256_load_si256(reinterpret_cast<const __m256i*>(scales.bytes)));
       const __m512i exponents =
           _mm512_slli_epi16(_mm512_sub_epi16(bytes, _mm512_set1_epi16(127)), 7);
       for (int64_t i = 0; i < queries; ++i) {
@@ -105,7 +105,9 @@ struct TiledLoads : TiledRows, NoRowScales {
 };
 
 template <typename T>
-concept CodeFormat = requires(const T& format, RowRef row) { format.PairScales(row, row, 0); };
+concept CodeFormat = requires(const T& format, RowRef row) {
+  format.PairScales(row, row, 0);
+};
 
 // As TransposeKeyPairs of words. REQUIRES: 32 numbers from a multiple of 32 on share a scale.
 template <CodeFormat Loads, typename Ahead>
@@ -115,17 +117,16 @@ void TransposeKeyPairs(const Loads& format, const RowRef* rows, int64_t count, i
   const E4m3Expansion expansion;
   // In each quarter of a register, four positions of four dimensions: first their pairs of
   // dimensions 0 and 1, then those of 2 and 3.
-  const __m512i pairs = _mm512_broadcast_i32x4(
-      _mm_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15));
+  const __m512i pairs =
+      _mm512_broadcast_i32x4(_mm_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15));
   for (int64_t d = 0; d < key_dim; d += 64) {
     const __mmask64 codes = FirstOf64(key_dim - d);
     for (int64_t half = 0; half < kKeyTile; half += kLanes) {
       Vec tile[kLanes];
       for (int64_t i = 0; i < kLanes; ++i) {
         ahead.Step();
-        tile[i].v = half + i < count
-                        ? _mm512_castsi512_ps(LoadCodes(rows[half + i], d, codes))
-                        : _mm512_setzero_ps();
+        tile[i].v = half + i < count ? _mm512_castsi512_ps(LoadCodes(rows[half + i], d, codes))
+                                     : _mm512_setzero_ps();
       }
       Transpose(tile);
       const int64_t quads = MinOf(kLanes, (key_dim - d + 3) / 4);
