@@ -119,16 +119,23 @@ def test_cache_aware_keeps_a_prefix_together(workers):
 
 
 @pytest.mark.parametrize("kind", ["sr", "smg"])
-def test_power_of_two_reads_loads(kind, workers):
-    """Both routers: with one worker busy, short requests all go to the other."""
+def test_power_of_two_takes_the_worker_with_less_to_do(kind, workers):
+    """With one worker busy, short requests all go to the other. sglang-router counts what it has sent
+    itself, smg reads /v1/loads."""
     options = ["--load-monitor-interval", "1"] if kind == "smg" else []
     router = routed(kind, workers, "--policy", "power_of_two", *options)
     try:
-        idle = [finished(worker) for worker in workers]
-        for i in range(12):
-            assert router.post("/generate", {"text": f"a{i}", "sampling_params": GREEDY}).is_success
-        done = [finished(worker) - before for worker, before in zip(workers, idle)]
-        assert sum(done) == 12, done
+        with httpx.stream("POST", router.url + "/generate", json=LONG, timeout=60) as reply:
+            lines = reply.iter_lines()  # a generator that is dropped closes the connection
+            next(line for line in lines if line)
+            time.sleep(2.5)  # two polls of the loads
+            before = [finished(worker) for worker in workers]
+            busy = [worker.stats()["num_running_reqs"] for worker in workers].index(1)
+            for i in range(12):
+                assert router.post("/generate", {"text": f"a{i}", "sampling_params": GREEDY}).is_success
+            assert workers[busy].stats()["num_running_reqs"] == 1  # all the time
+            done = [finished(worker) - b for worker, b in zip(workers, before)]
+            assert (done[busy], done[1 - busy]) == (0, 12), done
     finally:
         router.kill()
 
