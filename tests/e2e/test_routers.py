@@ -1,4 +1,5 @@
 """Regular workers behind the real routers: registration, policies, affinity, loads, errors, aborts."""
+import contextlib
 import json
 import threading
 import time
@@ -118,24 +119,51 @@ def test_cache_aware_keeps_a_prefix_together(workers):
             router.kill()
 
 
-@pytest.mark.parametrize("kind", ["sr", "smg"])
-def test_power_of_two_takes_the_worker_with_less_to_do(kind, workers):
-    """With one worker busy, short requests all go to the other. sglang-router counts what it has sent
-    itself, smg reads /v1/loads."""
-    options = ["--load-monitor-interval", "1"] if kind == "smg" else []
+@contextlib.contextmanager
+def kept_busy(worker):
+    client, over = httpx.Client(timeout=60), threading.Event()
+
+    def ask():
+        while not over.is_set():
+            with client.stream("POST", worker.url + "/generate", json=LONG) as reply:
+                for _ in reply.iter_lines():
+                    if over.is_set():
+                        break
+
+    threads = [threading.Thread(target=ask, daemon=True) for _ in range(2)]  # never both between two
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+        client.close()
+
+
+def served_by(workers, router, requests):
+    before = [finished(worker) for worker in workers]
+    for i in range(requests):
+        reply = router.post("/generate", {"text": f"b{i}", "sampling_params": GREEDY})
+        assert reply.is_success, reply.text
+    return [finished(worker) - b for worker, b in zip(workers, before)]
+
+
+def all_go_to_the_second(workers, router):
+    """From when the router has seen the load of the first."""
+    deadline = time.monotonic() + 30
+    while served_by(workers, router, 12)[1] < 12:
+        assert time.monotonic() < deadline
+
+
+@pytest.mark.parametrize("kind,options", [("sr", []), ("smg", ["--load-monitor-interval", "1"])])
+def test_power_of_two_takes_the_worker_with_less_to_do(kind, options, workers):
+    """sglang-router polls /get_load, smg /v1/loads."""
     router = routed(kind, workers, "--policy", "power_of_two", *options)
     try:
-        with httpx.stream("POST", router.url + "/generate", json=LONG, timeout=60) as reply:
-            lines = reply.iter_lines()  # a generator that is dropped closes the connection
-            next(line for line in lines if line)
-            time.sleep(2.5)  # two polls of the loads
-            before = [finished(worker) for worker in workers]
-            busy = [worker.stats()["num_running_reqs"] for worker in workers].index(1)
-            for i in range(12):
-                assert router.post("/generate", {"text": f"a{i}", "sampling_params": GREEDY}).is_success
-            assert workers[busy].stats()["num_running_reqs"] == 1  # all the time
-            done = [finished(worker) - b for worker, b in zip(workers, before)]
-            assert (done[busy], done[1 - busy]) == (0, 12), done
+        with kept_busy(workers[0]):
+            all_go_to_the_second(workers, router)
     finally:
         router.kill()
 
@@ -158,35 +186,10 @@ def test_smg_avoids_a_loaded_worker(workers):
     """smg polls /v1/loads; a worker over its limit of token usage gets no more requests."""
     router = routed("smg", workers, "--policy", "round_robin", "--load-monitor-interval", "1",
                     "--worker-overload-token-usage", "0.0001")
-    client, over = httpx.Client(timeout=60), threading.Event()
-
-    def keep_busy():
-        while not over.is_set():
-            with client.stream("POST", workers[0].url + "/generate", json=LONG) as reply:
-                for _ in reply.iter_lines():
-                    if over.is_set():
-                        break
-
-    def served_by(requests):
-        before = [finished(worker) for worker in workers]
-        for i in range(requests):
-            reply = router.post("/generate", {"text": f"b{i}", "sampling_params": GREEDY})
-            assert reply.is_success, reply.text
-        return [finished(worker) - b for worker, b in zip(workers, before)]
-
-    busy = [threading.Thread(target=keep_busy, daemon=True) for _ in range(2)]  # never both between two
-    for thread in busy:
-        thread.start()
     try:
-        deadline = time.monotonic() + 20  # until smg has seen the load
-        while served_by(2)[1] < 2:
-            assert time.monotonic() < deadline
-        assert served_by(6)[1] == 6
+        with kept_busy(workers[0]):
+            all_go_to_the_second(workers, router)
     finally:
-        over.set()
-        for thread in busy:
-            thread.join()
-        client.close()
         router.kill()
 
 
