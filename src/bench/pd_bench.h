@@ -45,9 +45,9 @@ struct PdTurn {
   // From the first burst until the last prompt has its first token; those that began by then count
   // to their end.
   std::vector<double> gaps;
-  std::vector<double> ttft;        // of the bursts' prompts
-  int64_t tokens = 0;              // of streams, while there were bursts
-  double seconds = 0;              // that these took
+  std::vector<double> ttft;  // of the bursts' prompts
+  int64_t tokens = 0;        // of streams, while there were bursts
+  double seconds = 0;        // that these took
 };
 
 struct PdBenchResult {

@@ -203,9 +203,9 @@ TEST(PdBenchTest, NoPromptComesTwice) {
     PdBenchOptions options = Small();
     options.vocab_size = 1 << 20;
     options.seed = seed;
-    ASSERT_TRUE(RunPdTransferBench({"one", &engine}, {"other", &other}, options,
-                                   [](int64_t, int64_t) {})
-                    .ok());
+    ASSERT_TRUE(
+        RunPdTransferBench({"one", &engine}, {"other", &other}, options, [](int64_t, int64_t) {
+        }).ok());
     ASSERT_TRUE(RunPdBench({{"one", &engine}}, options, [](int64_t, int64_t) {}).ok());
   }
   const std::vector<std::vector<int32_t>> prompts = engine.prompts();

@@ -152,16 +152,15 @@ class Systems {
   }
 
   Status StartPair() {
-    TERN_ASSIGN_OR_RETURN(
-        LocalDisaggregation local,
-        MakeLocalDisaggregation({}, {}, prefill_.model->info(), prefill_.options,
-                                decode_.model->info(), decode_.options,
-                                o_.transport == "memory" ? LocalTransport::kMemory
-                                                         : LocalTransport::kTcp));
+    TERN_ASSIGN_OR_RETURN(LocalDisaggregation local,
+                          MakeLocalDisaggregation({}, {}, prefill_.model->info(), prefill_.options,
+                                                  decode_.model->info(), decode_.options,
+                                                  o_.transport == "memory" ? LocalTransport::kMemory
+                                                                           : LocalTransport::kTcp));
     TERN_ASSIGN_OR_RETURN(auto first, Start(prefill_, std::move(local.prefill)));
     TERN_ASSIGN_OR_RETURN(auto second, Start(decode_, std::move(local.decode)));
-    apart_engine_ = std::make_unique<LocalPair>(std::move(first), std::move(second),
-                                                std::move(local.meeting));
+    apart_engine_ =
+        std::make_unique<LocalPair>(std::move(first), std::move(second), std::move(local.meeting));
     return OkStatus();
   }
 

@@ -212,12 +212,10 @@ Result<LocalDisaggregation> MakeLocalDisaggregation(
     d->num_reserved_decode_tokens = o.num_reserved_decode_tokens;
     d->waker = std::make_shared<EngineWaker>();
   }
-  TERN_ASSIGN_OR_RETURN(PdHello prefill,
-                        MakePdHello(EngineRole::kPrefill, prefill_model, prefill_engine, id,
-                                    local.prefill.boot_nonce));
-  TERN_ASSIGN_OR_RETURN(PdHello decode,
-                        MakePdHello(EngineRole::kDecode, decode_model, decode_engine, id,
-                                    local.decode.boot_nonce));
+  TERN_ASSIGN_OR_RETURN(PdHello prefill, MakePdHello(EngineRole::kPrefill, prefill_model,
+                                                     prefill_engine, id, local.prefill.boot_nonce));
+  TERN_ASSIGN_OR_RETURN(PdHello decode, MakePdHello(EngineRole::kDecode, decode_model,
+                                                    decode_engine, id, local.decode.boot_nonce));
   decode.convert_at_receiver = o.convert_at == "receiver";
   // Rows that can't be converted would fail every request: say so now.
   TERN_ASSIGN_OR_RETURN(const PdRows prefill_rows, RowsOf(prefill));

@@ -151,12 +151,12 @@ Status EvalRun::LoadPrefill() {
   options.model_path = PrefillPathOf(o_.model);
   TERN_ASSIGN_OR_RETURN(prefill_ops_, Ops::Create(EnvIsa().value_or(""), *pool_));
   TERN_ASSIGN_OR_RETURN(prefill_, EvalModel::Load(options, o_.precision, *prefill_ops_));
-  TERN_RETURN_IF_ERROR(OneModelId(prefill_->path(), *prefill_->tokenizer(), model_->path(),
-                                  *model_->tokenizer())
-                           .status());
-  TERN_ASSIGN_OR_RETURN(const EngineOptions engine,
-                        PrefillEngineOptions(o_.model.disaggregation, o_.model.engine,
-                                             prefill_->model().info()));
+  TERN_RETURN_IF_ERROR(
+      OneModelId(prefill_->path(), *prefill_->tokenizer(), model_->path(), *model_->tokenizer())
+          .status());
+  TERN_ASSIGN_OR_RETURN(
+      const EngineOptions engine,
+      PrefillEngineOptions(o_.model.disaggregation, o_.model.engine, prefill_->model().info()));
   Json& settings = result_.settings;
   settings["prefill_model"] = prefill_->path();
   settings["prefill_kv_cache_dtype"] = KvFormatName(engine.kv_format);

@@ -149,13 +149,13 @@ Result<std::unique_ptr<Engine>> EvalModel::StartEngine(MetricRegistry& metrics) 
 }
 
 Result<std::unique_ptr<LogitSource>> EvalModel::MakeHandOffSource(EvalModel& prefill) {
-  TERN_ASSIGN_OR_RETURN(const EngineOptions prefill_options,
-                        PrefillEngineOptions(options_.disaggregation, engine_options(),
-                                             prefill.model_->info()));
+  TERN_ASSIGN_OR_RETURN(
+      const EngineOptions prefill_options,
+      PrefillEngineOptions(options_.disaggregation, engine_options(), prefill.model_->info()));
   const Activations activations = ActivationsOf(options_);
-  return MakeHandOffLogits({prefill.path(), *prefill.model_, prefill.ops_, activations,
-                            prefill_options},
-                           {path(), *model_, ops_, activations, engine_options()});
+  return MakeHandOffLogits(
+      {prefill.path(), *prefill.model_, prefill.ops_, activations, prefill_options},
+      {path(), *model_, ops_, activations, engine_options()});
 }
 
 Result<std::unique_ptr<Engine>> EvalModel::StartEngines(EvalModel& prefill,
@@ -163,9 +163,9 @@ Result<std::unique_ptr<Engine>> EvalModel::StartEngines(EvalModel& prefill,
   ModelOptions options = options_;
   options.engine = engine_options();
   for (Ops* ops : {&ops_, &prefill.ops_}) ops->set_activations(ActivationsOf(options_));
-  return StartLocalEngines(
-      options, {prefill.path(), *prefill.model_, prefill.ops_, *prefill.tokenizer_},
-      {path(), *model_, ops_, *tokenizer_}, metrics);
+  return StartLocalEngines(options,
+                           {prefill.path(), *prefill.model_, prefill.ops_, *prefill.tokenizer_},
+                           {path(), *model_, ops_, *tokenizer_}, metrics);
 }
 
 }  // namespace tern

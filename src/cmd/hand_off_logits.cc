@@ -12,9 +12,9 @@ namespace {
 
 Result<PdRows> RowsFor(const LogitSide& side) {
   const EngineOptions& o = side.options;
-  TERN_ASSIGN_OR_RETURN(PageFormat format,
-                        PageFormat::Make(side.model.info().kv_layers, o.kv_format, o.page_tokens,
-                                         o.kv_bf16_layers));
+  TERN_ASSIGN_OR_RETURN(
+      PageFormat format,
+      PageFormat::Make(side.model.info().kv_layers, o.kv_format, o.page_tokens, o.kv_bf16_layers));
   return PdRows{side.model.info().kv_layers, std::move(format)};
 }
 
@@ -38,8 +38,8 @@ class HandOffLogits final : public LogitSource {
     return OkStatus();
   }
   Status Append(std::span<const int32_t> tokens, float* logits) override {
-    const auto prompt = std::min(tokens.size(),
-                                 static_cast<size_t>(prompt_tokens_ - prefill_->position()));
+    const auto prompt =
+        std::min(tokens.size(), static_cast<size_t>(prompt_tokens_ - prefill_->position()));
     if (prompt > 0) {
       prefill_side_.ops.set_activations(prefill_side_.activations);
       TERN_RETURN_IF_ERROR(prefill_->Append(tokens.first(prompt), RowForm::kPrefill, logits));

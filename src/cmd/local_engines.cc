@@ -39,13 +39,13 @@ Result<std::unique_ptr<Engine>> StartLocalEngines(const ModelOptions& options,
                                                   MetricRegistry& metrics) {
   const DisaggregationOptions& apart = options.disaggregation;
   const ModelInfo &prefill_info = prefill.model.info(), &info = decode.model.info();
-  TERN_ASSIGN_OR_RETURN(
-      const ModelId id, OneModelId(prefill.path, prefill.tokenizer, decode.path, decode.tokenizer));
+  TERN_ASSIGN_OR_RETURN(const ModelId id,
+                        OneModelId(prefill.path, prefill.tokenizer, decode.path, decode.tokenizer));
   TERN_ASSIGN_OR_RETURN(const EngineOptions prefill_options,
                         PrefillEngineOptions(apart, options.engine, prefill_info));
-  TERN_ASSIGN_OR_RETURN(LocalDisaggregation local,
-                        MakeLocalDisaggregation(apart, id, prefill_info, prefill_options, info,
-                                                options.engine));
+  TERN_ASSIGN_OR_RETURN(
+      LocalDisaggregation local,
+      MakeLocalDisaggregation(apart, id, prefill_info, prefill_options, info, options.engine));
   const uint64_t weights =
       info.weight_bytes + prefill_info.weight_bytes - prefill_info.shared_weight_bytes;
   // The weights are loaded already: what they took was available before.
@@ -62,8 +62,7 @@ Result<std::unique_ptr<Engine>> StartLocalEngines(const ModelOptions& options,
   TERN_ASSIGN_OR_RETURN(auto decode_engine,
                         Engine::Start(decode.model, decode.ops, options.engine, metrics,
                                       SystemClock(), std::move(local.decode)));
-  return std::unique_ptr<Engine>(
-      std::make_unique<LocalPair>(
+  return std::unique_ptr<Engine>(std::make_unique<LocalPair>(
       std::move(prefill_engine), std::move(decode_engine), std::move(local.meeting)));
 }
 

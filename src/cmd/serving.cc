@@ -391,9 +391,9 @@ Status Serving::MakeLocalEngines(const ServedModel& served, const LoadOptions& l
   TERN_ASSIGN_OR_RETURN(prefill_model_, LoadModel(path, *prefill_ops_, load));
   TERN_ASSIGN_OR_RETURN(const auto tokenizer, LoadTokenizer(path));
   TERN_ASSIGN_OR_RETURN(
-      engine_, StartLocalEngines(options_, {path, *prefill_model_, *prefill_ops_, *tokenizer},
-                                 {options_.model_path, *model_, *ops_, *served.tokenizer},
-                                 metrics_));
+      engine_,
+      StartLocalEngines(options_, {path, *prefill_model_, *prefill_ops_, *tokenizer},
+                        {options_.model_path, *model_, *ops_, *served.tokenizer}, metrics_));
   return OkStatus();
 }
 

@@ -161,8 +161,8 @@ class PdReceiver {
   Landing landing_;
   std::map<std::string, std::shared_ptr<Peer>> peers_;  // by "host port"
   std::map<uint64_t, Room> rooms_;
-  std::vector<Declined> declined_;  // until their link is open
-  std::vector<uint64_t> lost_;      // rooms that this Step's closed links took with them
+  std::vector<Declined> declined_;     // until their link is open
+  std::vector<uint64_t> lost_;         // rooms that this Step's closed links took with them
   std::map<uint64_t, uint32_t> used_;  // by room: the generation that succeeded; 0: none did
   std::deque<uint64_t> used_order_;
   uint32_t generations_ = 0;

@@ -1,5 +1,5 @@
-// /v1/loads and /get_load: how busy the engine is, in SGLang's shape, as JSON or in Prometheus' text format.
-// Routers poll it to choose a worker. Thread: any.
+// /v1/loads and /get_load: how busy the engine is, in SGLang's shape, as JSON or in Prometheus'
+// text format. Routers poll it to choose a worker. Thread: any.
 #pragma once
 
 #include <set>
