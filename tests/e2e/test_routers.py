@@ -58,7 +58,8 @@ def test_answers_are_the_workers_own(router, workers):
     chats = [client.chat.completions.create(model="tiny", messages=messages, temperature=0,
                                             max_tokens=16) for client in (direct, through)]
     assert chats[0].choices[0].message.content == chats[1].choices[0].message.content != ""
-    assert chats[0].usage == chats[1].usage
+    counts = [(chat.usage.prompt_tokens, chat.usage.completion_tokens) for chat in chats]
+    assert counts[0] == counts[1] and min(counts[0]) > 0  # which worker had some of it cached is chance
     stream = through.chat.completions.create(model="tiny", messages=messages, temperature=0,
                                              max_tokens=16, stream=True)
     text = "".join(chunk.choices[0].delta.content or "" for chunk in stream if chunk.choices)
