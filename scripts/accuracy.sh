@@ -83,6 +83,17 @@ all_kv_formats() {
   done
 }
 
+# apart MODEL_NAME PREFILL DECODE FORMAT...: prompts by checkpoint PREFILL with BF16 rows, answers by DECODE with FORMAT's.
+apart() {
+  local of=$1 prefill=$2 decode=$3
+  shift 3
+  for format in "$@"; do
+    row "${of}_apart_${prefill}_${decode}_$format" "$out/${of}_$decode.checkpoint" --disaggregation-mode local \
+      --prefill-model-path "$out/${of}_$prefill.checkpoint" --kv-cache-dtype "$format" --kl-kv-cache-dtype bf16 \
+      --kl-against "$base_model" --baseline "$out/$base.json"
+  done
+}
+
 # conversations MODEL_NAME KIND ITEMS FORMAT...: eight turns each, in which a fact of an earlier one is asked back.
 conversations() {
   local model=$1 kind=$2 items=$3
@@ -134,6 +145,9 @@ for model in "${models[@]}"; do
   [ "$model" != tiny ] || weights+=(int4_kimi_calibrated)
   for made in "${weights[@]}"; do
     all_kv_formats "${model}_$made" "$out/${model}_$made.checkpoint" "${formats[@]}"
+  done
+  [ "$model" != tiny ] || for made in int4_kimi_calibrated int4_all-linear_calibrated; do
+    apart tiny fp8 "$made" "${formats[@]}"
   done
   if [ "$model" = tiny ]; then conversations tiny talk:3 2000 "${formats[@]}"
   else conversations smollm2 e-talk 400 "${formats[@]}"; fi

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The results of scripts/accuracy.sh as Markdown tables: weights, KV formats, conversations.
+"""The results of scripts/accuracy.sh as Markdown tables: weights, KV formats, prefill and decode apart, conversations.
 
 usage: accuracy_table.py DIR MODEL...
 """
@@ -63,6 +63,8 @@ for model in models:
     print(f"{model}: {first['tasks']['all']['items']} items, {first['perplexity']['tokens']} tokens; all intervals 95 %\n")
     talks = [f for f in files if "_talks_" in f.stem]
     kv = sorted(f for f in files if "_kv_" in f.stem and f not in talks)
-    table([h.format("own") for h in HEAD], row, [f for f in files if f not in talks and f not in kv])
+    apart = sorted(f for f in files if "_apart_" in f.stem)
+    table([h.format("own") for h in HEAD], row, [f for f in files if f not in talks + kv + apart])
     table([h.format("BF16 rows") for h in HEAD], row, kv)
+    table([h.format("own") for h in HEAD], row, apart)
     table(TALK_HEAD, talk_row, talks)

@@ -88,9 +88,45 @@ assert declared(items) == declared(map(json.loads, open(TASKS))), declared(items
 sums = [i for i in items if i["task"] == "add"]
 assert 600 < len(sums) <= 672, len(sums)  # all that there are: 21 * 21 sums and 231 differences
 
+# Two engines: of a model with one form for all rows, and one row format, a hand-off changes nothing.
+bytewise = shutil.copytree(OTHER, path("bytewise"))  # with a tokenizer whose tokens are the bytes
+tokenizer = json.load(open(MODEL + "/tokenizer.json"))
+letters = sorted(token for token in tokenizer["model"]["vocab"] if len(token) == 1)
+assert len(letters) == 256
+tokenizer["model"].update(vocab={letter: i for i, letter in enumerate(letters)}, merges=[])
+tokenizer["added_tokens"] = []
+json.dump(tokenizer, open(bytewise + "/tokenizer.json", "w"))
+one_engine, two_engines = path("one_engine.json"), path("two_engines.json")
+bytewise_run = ("--model-path", bytewise, "--perplexity", short, "--window", "64", "--kv-cache-dtype", "bf16")
+run(*bytewise_run, "--json", one_engine)
+run(*bytewise_run, "--json", two_engines, "--disaggregation-mode", "local")
+assert json.load(open(two_engines))["perplexity"]["blocks"] == json.load(open(one_engine))["perplexity"]["blocks"]
+# Of one window, the first half is prefill's alone; the rest is neither's alone.
+fp8 = path("fp8")
+subprocess.run([TERN, "quantize", "--model-path", MODEL, "--output", fp8, "--format", "fp8", "--recipe", "all-linear"],
+               check=True, capture_output=True)
+window = write("window.txt", open(TEXT).read()[:900])
+pair = ("--model-path", MODEL, "--disaggregation-mode", "local", "--prefill-model-path", fp8, "--kv-cache-dtype", "fp8_ds_mla")
+blocks = []
+for options in (("--model-path", fp8), ("--model-path", MODEL), pair):
+    run(*options, "--perplexity", window, "--json", path("window.json"))
+    blocks.append(json.load(open(path("window.json")))["perplexity"]["blocks"])
+settings = json.load(open(path("window.json")))["settings"]
+assert (settings["prefill_model"], settings["prefill_kv_cache_dtype"]) == (fp8, "bf16") and settings["kv_cache_dtype"] == "fp8_ds_mla"
+tokens = sum(weight for _, weight in blocks[2])
+assert 64 <= tokens <= 511, tokens
+size = blocks[2][0][1]
+own = int((tokens + 1) // 2 // size)  # whole blocks of the prompt
+assert own >= 2 and blocks[2][:own] == blocks[0][:own] != blocks[1][:own]
+assert all(blocks[2][i] not in (blocks[0][i], blocks[1][i]) for i in range(own + 1, len(blocks[2])))
+fails(*pair[:2], *pair[4:], "--tasks", TASKS, says="needs --disaggregation-mode local", code=2)
+fails("--url", "http://127.0.0.1:1", "--disaggregation-mode", "local", "--tasks", TASKS, says="no --url", code=2)
+fails("--model-path", MODEL, "--disaggregation-mode", "local", "--prefill-model-path", bytewise, "--perplexity", window,
+      says="is not the model of --model-path")
+
 # A server: the same answers; one that goes away; what was answered is not asked again.
-def serve():
-    server = subprocess.Popen([TERN, "serve", "--model-path", MODEL, "--port", "0"], stdout=subprocess.PIPE,
+def serve(*options):
+    server = subprocess.Popen([TERN, "serve", *(options or ("--model-path", MODEL)), "--port", "0"], stdout=subprocess.PIPE,
                               stderr=subprocess.PIPE, text=True)
     for line in server.stderr:
         found = re.search(r"listening on (http://\S+)", line)
@@ -101,6 +137,17 @@ def serve():
 mixed = write("mixed.jsonl", "".join(l for i, l in enumerate(open(TASKS)) if i % 5 == 0 and json.loads(l)["task"] != "recall90"))
 offline = path("offline.json")
 run("--model-path", MODEL, "--tasks", mixed, "--json", offline)
+run(*pair, "--tasks", mixed, "--json", path("pair.json"))
+server, url = serve(*pair)
+try:
+    run("--url", url, "--tasks", mixed, "--json", path("pair_online.json"), "--baseline", path("pair.json"))
+    together = json.load(open(path("pair_online.json")))
+    plain = [l for l in open(mixed) if json.loads(l)["task"] not in ("think", "tool")]  # a server takes these apart
+    assert together["comparison"]["same_answers"] == len(plain), together["comparison"]
+    assert together["comparison"]["all"]["gained"] == together["comparison"]["all"]["lost"] == 0
+finally:
+    server.kill()
+    server.wait()
 server, url = serve()
 try:
     out, _ = run("--url", url, "--tasks", mixed, "--json", path("online.json"), "--baseline", offline)

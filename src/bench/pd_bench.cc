@@ -18,6 +18,12 @@ namespace {
 constexpr auto kPoll = std::chrono::milliseconds(1);
 constexpr int64_t kPromptOutputTokens = 2;  // one from prefill, one from decode
 
+// What random prompts are for: no two uses have any in common, nor have two seeds.
+enum class Use : uint64_t { kWarmUp, kTurn, kTransfer };
+Rng RngFor(const PdBenchOptions& o, Use use, uint64_t number) {
+  return Rng(Mix64(Mix64(o.seed + 1) + (static_cast<uint64_t>(use) << 32) + number));
+}
+
 double Seconds(int64_t us) { return static_cast<double>(us) * 1e-6; }
 
 // When a request's tokens came.
@@ -41,6 +47,10 @@ class TokenTimes final : public TokenSink {
   int64_t first_us() const {  // 0: not yet
     MutexLock lock(mutex_);
     return times_us_.empty() ? 0 : times_us_.front();
+  }
+  int64_t last_us() const {  // 0: none yet
+    MutexLock lock(mutex_);
+    return times_us_.empty() ? 0 : times_us_.back();
   }
   bool ended() const {
     MutexLock lock(mutex_);
@@ -132,6 +142,14 @@ class Load {
                        [](const Sent& one) { return one.tokens->first_us() > 0; });
   }
 
+  // Whether every stream that had a token by then has had one later, or has ended.
+  bool AllSpokeSince(int64_t us) const {
+    return std::all_of(streams_.begin(), streams_.end(), [&](const Sent& one) {
+      const int64_t first_us = one.tokens->first_us();
+      return first_us == 0 || first_us > us || one.tokens->ended() || one.tokens->last_us() > us;
+    });
+  }
+
   void End() {
     for (const std::vector<Sent>* all : {&streams_, &prompts_}) {
       for (const Sent& one : *all) engine_.Cancel(one.id);
@@ -173,6 +191,8 @@ Result<PdTurn> RunTurn(Engine& engine, const PdBenchOptions& o, Rng& rng) {
     turn.ttft.push_back(Seconds(prompt.tokens->first_us() - prompt.start_us));
     end_us = std::max(end_us, prompt.tokens->first_us());
   }
+  // A gap that is open then is as long as it will be.
+  TERN_RETURN_IF_ERROR(load.Until([&] { return load.AllSpokeSince(end_us); }));
   load.End();
   for (const Sent& stream : load.streams()) {
     const std::vector<int64_t> times = stream.tokens->times_us();
@@ -205,7 +225,7 @@ Result<std::vector<PdBenchResult>> RunPdBench(
     const std::vector<PdBenchSystem>& systems, const PdBenchOptions& options,
     const std::function<void(int64_t done, int64_t total)>& progress) {
   std::vector<PdBenchResult> results;
-  Rng rng(options.seed);
+  Rng rng = RngFor(options, Use::kWarmUp, 0);
   for (const PdBenchSystem& system : systems) {
     results.push_back({.name = system.name, .turns = {}});
     // Memory that is touched for the first time, threads that have slept: not counted.
@@ -215,7 +235,7 @@ Result<std::vector<PdBenchResult>> RunPdBench(
   for (int64_t i = 0; i < total; ++i) {
     const auto which = static_cast<size_t>(i) % systems.size();
     // Every system gets the prompts of the turn.
-    Rng turn_rng(options.seed + 1 + static_cast<uint64_t>(i) / systems.size());
+    Rng turn_rng = RngFor(options, Use::kTurn, static_cast<uint64_t>(i) / systems.size());
     Result<PdTurn> turn = RunTurn(*systems[which].engine, options, turn_rng);
     if (!turn.ok()) return turn.status().WithContext(systems[which].name);
     results[which].turns.push_back(*std::move(turn));
@@ -240,7 +260,7 @@ Result<PdTransferResult> RunPdTransferBench(
       const int64_t which = (i + k) & 1;  // each goes first as often
       const PdBenchSystem& system = *systems[which];
       // Equal prompts have equal work.
-      Rng rng(options.seed + static_cast<uint64_t>(i + 1));
+      Rng rng = RngFor(options, Use::kTransfer, static_cast<uint64_t>(i + 1));
       const Result<double> seconds = TtftOf(*system.engine, options, rng);
       if (!seconds.ok()) return seconds.status().WithContext(system.name);
       result.names[which] = system.name;

@@ -42,10 +42,12 @@ struct PdBenchOptions {
 // One turn of one system. Times in seconds.
 struct PdTurn {
   std::vector<double> quiet_gaps;  // between tokens of a stream, before the first burst
-  std::vector<double> gaps;        // from the first burst until the last prompt has its first token
-  std::vector<double> ttft;        // of the bursts' prompts
-  int64_t tokens = 0;              // of streams, while there were bursts
-  double seconds = 0;              // that these took
+  // From the first burst until the last prompt has its first token; those that began by then count
+  // to their end.
+  std::vector<double> gaps;
+  std::vector<double> ttft;  // of the bursts' prompts
+  int64_t tokens = 0;        // of streams, while there were bursts
+  double seconds = 0;        // that these took
 };
 
 struct PdBenchResult {
@@ -79,8 +81,14 @@ struct PdFigures {
 };
 PdFigures FiguresOf(const PdBenchResult& result);
 
+// What was measured.
+struct PdBenchSubject {
+  std::string model;
+  std::string transport;                     // between the two engines: tcp, memory
+  std::string kv_format, prefill_kv_format;  // of decode and where there is one engine; of prefill
+};
 Json PdBenchJson(const BenchMachine& machine, const PdBenchOptions& options,
-                 const std::string& model, const std::vector<PdBenchResult>& results,
+                 const PdBenchSubject& subject, const std::vector<PdBenchResult>& results,
                  const PdTransferResult& transfer);
 std::string PdBenchTable(const PdBenchOptions& options, const std::vector<PdBenchResult>& results,
                          const PdTransferResult& transfer);

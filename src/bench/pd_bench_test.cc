@@ -3,10 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <map>
+#include <set>
 #include <thread>
+#include <utility>
 
 #include "base/mutex.h"
 
@@ -50,16 +53,23 @@ TEST(PdBenchTest, RatiosAreThoseOfPairs) {
   EXPECT_NEAR(ratios[0], 1.1, 1e-12);
   EXPECT_NEAR(ratios[1], 1.05, 1e-12);
   EXPECT_NEAR(ratios[2], 1.25, 1e-12);
-  const Json json = PdBenchJson({}, {}, "m", {}, transfer);
+  const PdBenchSubject subject = {"m", "tcp", "fp8_tiled", "bf16"};
+  const Json json = PdBenchJson({}, {}, subject, {}, transfer);
+  EXPECT_EQ(json["model"], "m");
+  EXPECT_EQ(json["transport"], "tcp");
+  EXPECT_EQ(json["kv_format"], "fp8_tiled");
+  EXPECT_EQ(json["prefill_kv_format"], "bf16");
   EXPECT_NEAR(json["transfer"]["ratio"].get<double>(), 1.1, 1e-12);
   const std::string table = PdBenchTable({}, {}, transfer);
   EXPECT_THAT(table, HasSubstr("one 2000.0 ms, two 2100.0 ms (medians of 3); ratio 1.1000"));
 }
 
-// A token for every request each millisecond; a prompt's first one comes after `first_ms`.
+// A token for every request each millisecond; a prompt's first one comes after `first_ms`, and
+// then nothing for `stall_ms`.
 class TickingEngine final : public Engine {
  public:
-  explicit TickingEngine(int first_ms) : first_ms_(first_ms), thread_([this] { Run(); }) {}
+  explicit TickingEngine(int first_ms, int stall_ms = 0)
+      : first_ms_(first_ms), stall_ms_(stall_ms), thread_([this] { Run(); }) {}
   ~TickingEngine() override {
     stop_ = true;
     thread_.join();
@@ -68,8 +78,10 @@ class TickingEngine final : public Engine {
   Result<RequestId> Submit(GenerateRequest request, std::shared_ptr<TokenSink> sink) override {
     MutexLock lock(mutex_);
     prompts_.push_back(request.tokens);
+    const bool prompt = request.tokens.size() > 10;
     live_[++ids_] = {.sink = std::move(sink),
-                     .wait = request.tokens.size() > 10 ? first_ms_ : 1,
+                     .wait = prompt ? first_ms_ : 1,
+                     .stall = prompt ? stall_ms_ : 0,
                      .left = request.sampling.max_new_tokens};
     return ids_;
   }
@@ -89,13 +101,14 @@ class TickingEngine final : public Engine {
  private:
   struct Live {
     std::shared_ptr<TokenSink> sink;
-    int wait = 0;
+    int wait = 0, stall = 0;
     int64_t left = 0;
   };
   void Run() {
     while (!stop_) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
       MutexLock lock(mutex_);
+      stalled_ = std::max(stalled_ - 1, 0);
       for (auto it = live_.begin(); it != live_.end();) {
         Live& one = it->second;
         if (one.left == 0) {
@@ -105,16 +118,18 @@ class TickingEngine final : public Engine {
         }
         if (one.wait > 0) {
           --one.wait;
-        } else {
+        } else if (stalled_ == 0) {
           one.sink->OnToken({});
           --one.left;
+          stalled_ = std::exchange(one.stall, 0);
         }
         ++it;
       }
     }
   }
 
-  const int first_ms_;
+  const int first_ms_, stall_ms_;
+  int stalled_ = 0;
   std::atomic<bool> stop_{false};
   mutable Mutex mutex_;
   RequestId ids_ TERN_GUARDED_BY(mutex_) = 0;
@@ -166,6 +181,35 @@ TEST(PdBenchTest, SystemsTakeTurnsUnderTheSameLoad) {
     }
     EXPECT_EQ(prompts, 1 + 2 * 2 * 3);
   }
+}
+
+// Streams stand still from the moment at which a turn's last prompt has its first token.
+TEST(PdBenchTest, AGapThatIsOpenAtTheEndCounts) {
+  TickingEngine engine(5, /*stall_ms=*/80);
+  PdBenchOptions options = Small();
+  options.burst = options.bursts = options.turns = 1;
+  options.stream_output_tokens = 1000;
+  const auto results = RunPdBench({{"one", &engine}}, options, [](int64_t, int64_t) {});
+  ASSERT_TRUE(results.ok()) << results.status().message();
+  const std::vector<double>& gaps = (*results)[0].turns[0].gaps;
+  EXPECT_EQ(std::count_if(gaps.begin(), gaps.end(), [](double gap) { return gap >= 0.08; }),
+            options.streams);
+}
+
+// A prompt that came before would be found in a prefix cache.
+TEST(PdBenchTest, NoPromptComesTwice) {
+  TickingEngine engine(1), other(1);
+  for (const uint64_t seed : {1, 2}) {
+    PdBenchOptions options = Small();
+    options.vocab_size = 1 << 20;
+    options.seed = seed;
+    ASSERT_TRUE(
+        RunPdTransferBench({"one", &engine}, {"other", &other}, options, [](int64_t, int64_t) {
+        }).ok());
+    ASSERT_TRUE(RunPdBench({{"one", &engine}}, options, [](int64_t, int64_t) {}).ok());
+  }
+  const std::vector<std::vector<int32_t>> prompts = engine.prompts();
+  EXPECT_EQ(std::set(prompts.begin(), prompts.end()).size(), prompts.size());
 }
 
 TEST(PdBenchTest, TransferComparesPairsOfEqualPrompts) {

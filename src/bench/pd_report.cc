@@ -67,9 +67,15 @@ PdFigures FiguresOf(const PdBenchResult& result) {
   return figures;
 }
 
-Json PdBenchJson(const BenchMachine& machine, const PdBenchOptions& o, const std::string& model,
-                 const std::vector<PdBenchResult>& results, const PdTransferResult& transfer) {
-  Json json = {{"bench", "pd"}, {"machine", machine.ToJson()}, {"model", model}};
+Json PdBenchJson(const BenchMachine& machine, const PdBenchOptions& o,
+                 const PdBenchSubject& subject, const std::vector<PdBenchResult>& results,
+                 const PdTransferResult& transfer) {
+  Json json = {{"bench", "pd"},
+               {"machine", machine.ToJson()},
+               {"model", subject.model},
+               {"transport", subject.transport},
+               {"kv_format", subject.kv_format},
+               {"prefill_kv_format", subject.prefill_kv_format}};
   json["settings"] = {{"streams", o.streams},
                       {"stream_prompt_tokens", o.stream_prompt_tokens},
                       {"stream_output_tokens", o.stream_output_tokens},

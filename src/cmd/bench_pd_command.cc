@@ -8,18 +8,16 @@
 
 #include "base/env.h"
 #include "base/log.h"
-#include "base/rng.h"
 #include "base/topology.h"
 #include "bench/bench_machine.h"
 #include "bench/pd_bench.h"
 #include "cmd/bench.h"
+#include "cmd/disaggregation_options.h"
 #include "cmd/progress_bar.h"
 #include "cmd/serving.h"
 #include "engine/local_pair.h"
 #include "models/registry.h"
 #include "models/shared_weights.h"
-#include "pd/memory_transfer.h"
-#include "pd/tcp_transfer.h"
 
 namespace tern {
 namespace {
@@ -107,6 +105,12 @@ class Systems {
   }
 
   const Model& model() const { return *together_.model; }
+  PdBenchSubject subject() const {
+    return {.model = o_.model.model_path,
+            .transport = o_.transport,
+            .kv_format = KvFormatName(decode_.options.kv_format),
+            .prefill_kv_format = KvFormatName(prefill_.options.kv_format)};
+  }
   const Ops& ops() const { return *together_.ops; }
   int threads() const { return together_.pool->threads(); }
 
@@ -148,43 +152,15 @@ class Systems {
   }
 
   Status StartPair() {
-    Disaggregation prefill, decode;
-    prefill.role = EngineRole::kPrefill;
-    decode.role = EngineRole::kDecode;
-    const ModelId id{};
-    for (Disaggregation* d : {&prefill, &decode}) {
-      d->boot_nonce = RandomSeed() | 1;
-      d->waker = std::make_shared<EngineWaker>();
-    }
-    TERN_ASSIGN_OR_RETURN(PdHello sender, MakePdHello(prefill.role, prefill_.model->info(),
-                                                      prefill_.options, id, prefill.boot_nonce));
-    TERN_ASSIGN_OR_RETURN(PdHello receiver, MakePdHello(decode.role, decode_.model->info(),
-                                                        decode_.options, id, decode.boot_nonce));
-    Rendezvous meeting = {.host = "127.0.0.1"};
-    const auto wake_prefill = [waker = prefill.waker] { waker->Wake(); };
-    const auto wake_decode = [waker = decode.waker] { waker->Wake(); };
-    if (o_.transport == "memory") {
-      MemoryTransports ends =
-          MakeMemoryTransports(std::move(receiver), std::move(sender), wake_decode, wake_prefill);
-      prefill.transport = std::move(ends.sender);
-      decode.transport = std::move(ends.receiver);
-    } else {
-      TcpTransportOptions tcp;
-      tcp.link.self = std::move(sender);
-      tcp.listen = true;
-      tcp.port = 0;
-      tcp.wake = wake_prefill;
-      TERN_ASSIGN_OR_RETURN(auto listening, TcpTransport::Start(std::move(tcp)));
-      meeting.port = listening->port();
-      prefill.transport = std::move(listening);
-      TcpTransportOptions other;
-      other.link.self = std::move(receiver);
-      other.wake = wake_decode;
-      TERN_ASSIGN_OR_RETURN(decode.transport, TcpTransport::Start(std::move(other)));
-    }
-    TERN_ASSIGN_OR_RETURN(auto first, Start(prefill_, std::move(prefill)));
-    TERN_ASSIGN_OR_RETURN(auto second, Start(decode_, std::move(decode)));
-    apart_engine_ = std::make_unique<LocalPair>(std::move(first), std::move(second), meeting);
+    TERN_ASSIGN_OR_RETURN(LocalDisaggregation local,
+                          MakeLocalDisaggregation({}, {}, prefill_.model->info(), prefill_.options,
+                                                  decode_.model->info(), decode_.options,
+                                                  o_.transport == "memory" ? LocalTransport::kMemory
+                                                                           : LocalTransport::kTcp));
+    TERN_ASSIGN_OR_RETURN(auto first, Start(prefill_, std::move(local.prefill)));
+    TERN_ASSIGN_OR_RETURN(auto second, Start(decode_, std::move(local.decode)));
+    apart_engine_ =
+        std::make_unique<LocalPair>(std::move(first), std::move(second), std::move(local.meeting));
     return OkStatus();
   }
 
@@ -219,7 +195,7 @@ Status RunPdBenchCommand(PdBenchCommandOptions& o) {
   const std::string text = fmt::format("{}, {}\n{}", o.model.model_path, machine.ToText(),
                                        PdBenchTable(o.bench, results, transfer));
   return WriteBenchOutputs(o.outputs, text,
-                           PdBenchJson(machine, o.bench, o.model.model_path, results, transfer),
+                           PdBenchJson(machine, o.bench, systems.subject(), results, transfer),
                            PdBenchPicture(machine, o.bench, results, transfer));
 }
 

@@ -30,14 +30,7 @@ uint64_t BootNonce() {
   return nonce;
 }
 
-}  // namespace
-
-EngineRole DisaggregationOptions::role() const {
-  if (mode == "prefill") return EngineRole::kPrefill;
-  if (mode == "decode") return EngineRole::kDecode;
-  return EngineRole::kUnified;
-}
-
+// What the prefill side of `local` is.
 void DeclarePrefillOptions(OptionTable& table, DisaggregationOptions& o) {
   table
       .Add("--prefill-model-path", &o.prefill_model_path, "DIR|FILE.gguf",
@@ -54,6 +47,23 @@ void DeclarePrefillOptions(OptionTable& table, DisaggregationOptions& o) {
            "context")
       .Range(0, 1e12)
       .Group(kGroup);
+}
+
+}  // namespace
+
+EngineRole DisaggregationOptions::role() const {
+  if (mode == "prefill") return EngineRole::kPrefill;
+  if (mode == "decode") return EngineRole::kDecode;
+  return EngineRole::kUnified;
+}
+
+void DeclareLocalMode(OptionTable& table, DisaggregationOptions& o) {
+  table
+      .Add("--disaggregation-mode", &o.mode, "MODE",
+           "local: this machine with a prefill and a decode engine in one process")
+      .Choices({"null", "local"})
+      .Group(kGroup);
+  DeclarePrefillOptions(table, o);
 }
 
 void DeclareDisaggregationOptions(OptionTable& table, DisaggregationOptions& o) {
@@ -190,15 +200,9 @@ Result<Disaggregation> MakeWorkerDisaggregation(const DisaggregationOptions& o,
 }
 
 Result<LocalDisaggregation> MakeLocalDisaggregation(
-    const DisaggregationOptions& o, const ModelInfo& prefill_model,
-    const EngineOptions& prefill_engine, const ModelId& prefill_id, const ModelInfo& decode_model,
-    const EngineOptions& decode_engine, const ModelId& decode_id) {
-  if (prefill_id != decode_id) {
-    return InvalidArgument(
-        fmt::format("--prefill-model-path {} is not the model of --model-path in another format: "
-                    "architecture, vocabulary or norms differ",
-                    o.prefill_model_path));
-  }
+    const DisaggregationOptions& o, const ModelId& id, const ModelInfo& prefill_model,
+    const EngineOptions& prefill_engine, const ModelInfo& decode_model,
+    const EngineOptions& decode_engine, LocalTransport transport) {
   LocalDisaggregation local;
   local.prefill.role = EngineRole::kPrefill;
   local.decode.role = EngineRole::kDecode;
@@ -208,23 +212,41 @@ Result<LocalDisaggregation> MakeLocalDisaggregation(
     d->num_reserved_decode_tokens = o.num_reserved_decode_tokens;
     d->waker = std::make_shared<EngineWaker>();
   }
-  TERN_ASSIGN_OR_RETURN(PdHello prefill,
-                        MakePdHello(EngineRole::kPrefill, prefill_model, prefill_engine, prefill_id,
-                                    local.prefill.boot_nonce));
-  TERN_ASSIGN_OR_RETURN(PdHello decode,
-                        MakePdHello(EngineRole::kDecode, decode_model, decode_engine, decode_id,
-                                    local.decode.boot_nonce));
+  TERN_ASSIGN_OR_RETURN(PdHello prefill, MakePdHello(EngineRole::kPrefill, prefill_model,
+                                                     prefill_engine, id, local.prefill.boot_nonce));
+  TERN_ASSIGN_OR_RETURN(PdHello decode, MakePdHello(EngineRole::kDecode, decode_model,
+                                                    decode_engine, id, local.decode.boot_nonce));
   decode.convert_at_receiver = o.convert_at == "receiver";
   // Rows that can't be converted would fail every request: say so now.
   TERN_ASSIGN_OR_RETURN(const PdRows prefill_rows, RowsOf(prefill));
   TERN_ASSIGN_OR_RETURN(const PdRows decode_rows, RowsOf(decode));
   TERN_RETURN_IF_ERROR(
       NegotiateRows(prefill_rows, decode_rows, decode.convert_at_receiver).status());
-  MemoryTransports ends = MakeMemoryTransports(
-      std::move(decode), std::move(prefill), [waker = local.decode.waker] { waker->Wake(); },
-      [waker = local.prefill.waker] { waker->Wake(); });
-  local.decode.transport = std::move(ends.receiver);
-  local.prefill.transport = std::move(ends.sender);
+  const auto wake_prefill = [waker = local.prefill.waker] { waker->Wake(); };
+  const auto wake_decode = [waker = local.decode.waker] { waker->Wake(); };
+  if (transport == LocalTransport::kMemory) {
+    MemoryTransports ends =
+        MakeMemoryTransports(std::move(decode), std::move(prefill), wake_decode, wake_prefill);
+    local.decode.transport = std::move(ends.receiver);
+    local.prefill.transport = std::move(ends.sender);
+    local.meeting.host = "local";
+    return local;
+  }
+  TcpTransportOptions tcp;
+  tcp.link.self = std::move(prefill);
+  tcp.link.timeouts = local.prefill.timeouts;
+  tcp.listen = true;
+  tcp.port = 0;
+  tcp.wake = wake_prefill;
+  TERN_ASSIGN_OR_RETURN(auto listening, TcpTransport::Start(std::move(tcp)));
+  local.meeting.host = "127.0.0.1";
+  local.meeting.port = listening->port();
+  local.prefill.transport = std::move(listening);
+  TcpTransportOptions other;
+  other.link.self = std::move(decode);
+  other.link.timeouts = local.decode.timeouts;
+  other.wake = wake_decode;
+  TERN_ASSIGN_OR_RETURN(local.decode.transport, TcpTransport::Start(std::move(other)));
   return local;
 }
 

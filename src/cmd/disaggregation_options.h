@@ -33,8 +33,8 @@ struct DisaggregationOptions {
   EngineRole role() const;  // of the process' one engine; kUnified for null and local
 };
 
-// The flags that `plan` has too: what memory the prefill side of `local` takes.
-void DeclarePrefillOptions(OptionTable& table, DisaggregationOptions& options);
+// The flags of commands that know `local` alone: the mode, and what its prefill side is.
+void DeclareLocalMode(OptionTable& table, DisaggregationOptions& options);
 // All of them. `options` outlives the table.
 void DeclareDisaggregationOptions(OptionTable& table, DisaggregationOptions& options);
 // What is wrong with the flags alone. Errors: kInvalidArgument, naming the flag.
@@ -54,13 +54,16 @@ Result<Disaggregation> MakeWorkerDisaggregation(const DisaggregationOptions& opt
                                                 const std::string& host, const ModelInfo& model,
                                                 const EngineOptions& engine, const ModelId& id);
 
-// Both halves of one process. Errors: those of MakePdHello.
+// Both halves of one process, and where decode's transport finds prefill's.
 struct LocalDisaggregation {
   Disaggregation prefill, decode;
+  Rendezvous meeting;
 };
+enum class LocalTransport { kMemory, kTcp };  // kTcp: over loopback, as two workers of one host
+// `id`: of both models. Errors: those of MakePdHello and NegotiateRows; no port.
 Result<LocalDisaggregation> MakeLocalDisaggregation(
-    const DisaggregationOptions& options, const ModelInfo& prefill_model,
-    const EngineOptions& prefill_engine, const ModelId& prefill_id, const ModelInfo& decode_model,
-    const EngineOptions& decode_engine, const ModelId& decode_id);
+    const DisaggregationOptions& options, const ModelId& id, const ModelInfo& prefill_model,
+    const EngineOptions& prefill_engine, const ModelInfo& decode_model,
+    const EngineOptions& decode_engine, LocalTransport transport = LocalTransport::kMemory);
 
 }  // namespace tern

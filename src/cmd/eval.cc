@@ -18,6 +18,7 @@
 #include "cmd/commands.h"
 #include "cmd/eval_model.h"
 #include "cmd/eval_options.h"
+#include "cmd/local_engines.h"
 #include "cmd/progress_bar.h"
 #include "eval/comparison.h"
 #include "eval/engine_answers.h"
@@ -44,6 +45,7 @@ class EvalRun {
  private:
   Status LoadInputs();
   Status LoadModels();
+  Status LoadPrefill();
   Status ScoreTheText();
   Status AnswerTasks();
   Result<std::unique_ptr<AnswerSource>> MakeSource();
@@ -59,8 +61,8 @@ class EvalRun {
   std::vector<std::optional<TaskAnswer>> answers_;
 
   std::unique_ptr<ThreadPool> pool_;
-  std::unique_ptr<Ops> ops_;
-  std::unique_ptr<EvalModel> model_, reference_;
+  std::unique_ptr<Ops> ops_, prefill_ops_;
+  std::unique_ptr<EvalModel> model_, prefill_, reference_;  // prefill_: of two engines; else null
   MetricRegistry metrics_;
   std::unique_ptr<Engine> engine_;
   EngineAnswers* offline_ = nullptr;
@@ -115,8 +117,10 @@ Status EvalRun::LoadModels() {
   settings["threads"] = threads;
   settings["weight_bytes"] = model_->model().info().weight_bytes;
   settings["kv_bytes_per_token"] = model_->kv_bytes_per_token();
+  if (o_.model.disaggregation.local()) TERN_RETURN_IF_ERROR(LoadPrefill());
   if (o_.kl_against.empty()) return OkStatus();
   ModelOptions other = o_.model;
+  other.disaggregation = {};
   other.model_path = o_.kl_against;
   if (!o_.kl_kv_cache_dtype.empty()) other.kv_cache_dtype = o_.kl_kv_cache_dtype;
   if (!o_.kl_activation_dtype.empty()) other.activation_dtype = o_.kl_activation_dtype;
@@ -141,6 +145,25 @@ Status EvalRun::LoadModels() {
   return OkStatus();
 }
 
+Status EvalRun::LoadPrefill() {
+  ModelOptions options = o_.model;
+  options.disaggregation = {};
+  options.model_path = PrefillPathOf(o_.model);
+  TERN_ASSIGN_OR_RETURN(prefill_ops_, Ops::Create(EnvIsa().value_or(""), *pool_));
+  TERN_ASSIGN_OR_RETURN(prefill_, EvalModel::Load(options, o_.precision, *prefill_ops_));
+  TERN_RETURN_IF_ERROR(
+      OneModelId(prefill_->path(), *prefill_->tokenizer(), model_->path(), *model_->tokenizer())
+          .status());
+  TERN_ASSIGN_OR_RETURN(
+      const EngineOptions engine,
+      PrefillEngineOptions(o_.model.disaggregation, o_.model.engine, prefill_->model().info()));
+  Json& settings = result_.settings;
+  settings["prefill_model"] = prefill_->path();
+  settings["prefill_kv_cache_dtype"] = KvFormatName(engine.kv_format);
+  settings["prefill_weight_bytes"] = prefill_->model().info().weight_bytes;
+  return OkStatus();
+}
+
 Status EvalRun::ScoreTheText() {
   TextResult text;
   text.file = o_.text;
@@ -154,7 +177,12 @@ Status EvalRun::ScoreTheText() {
   for (const TextTokens& window : *windows) {
     text.tokens_hash = Hash64(std::as_bytes(std::span(window)), text.tokens_hash + window.size());
   }
-  const std::unique_ptr<LogitSource> source = model_->MakeLogitSource();
+  std::unique_ptr<LogitSource> source;
+  if (prefill_) {
+    TERN_ASSIGN_OR_RETURN(source, model_->MakeHandOffSource(*prefill_));
+  } else {
+    source = model_->MakeLogitSource();
+  }
   const std::unique_ptr<LogitSource> reference =
       reference_ ? reference_->MakeLogitSource() : nullptr;
   ProgressBar bar(reference ? "perplexity and KL" : "perplexity", "tokens");
@@ -185,7 +213,8 @@ Result<std::unique_ptr<AnswerSource>> EvalRun::MakeSource() {
     return std::unique_ptr<AnswerSource>(std::make_unique<UrlAnswers>(std::move(server)));
   }
   TERN_ASSIGN_OR_RETURN(const auto chat_template, model_->CompileTemplate());
-  TERN_ASSIGN_OR_RETURN(engine_, model_->StartEngine(metrics_));
+  TERN_ASSIGN_OR_RETURN(engine_, prefill_ ? model_->StartEngines(*prefill_, metrics_)
+                                          : model_->StartEngine(metrics_));
   EngineAnswersOptions options;
   options.max_new_tokens = o_.max_new_tokens;
   options.in_flight =
@@ -210,6 +239,7 @@ Status EvalRun::OpenJournal() {
     run["model"] = result_.model;
     run["precision"] = o_.precision;
     run["kv_cache_dtype"] = KvFormatName(model_->kv_format());
+    if (prefill_) run["prefill"] = {prefill_->path(), result_.settings["prefill_kv_cache_dtype"]};
   } else {  // which may come back at another address
     run["served_model_name"] = o_.server.model;
   }

@@ -5,7 +5,9 @@
 #include <utility>
 
 #include "base/file.h"
+#include "cmd/hand_off_logits.h"
 #include "cmd/load.h"
+#include "cmd/local_engines.h"
 #include "cmd/progress_bar.h"
 #include "models/registry.h"
 #include "models/single_sequence.h"
@@ -73,7 +75,8 @@ Result<std::unique_ptr<EvalModel>> EvalModel::Load(const ModelOptions& options,
   eval->kv_format_ = KvFormat::kF32;
   if (!reference || options.kv_cache_dtype != "auto") {
     TERN_ASSIGN_OR_RETURN(eval->kv_format_,
-                          ChooseKvFormat(options.kv_cache_dtype, eval->model_->info()));
+                          ChooseKvFormat(options.kv_cache_dtype, eval->model_->info(),
+                                         options.disaggregation.local()));
   }
   TERN_ASSIGN_OR_RETURN(eval->options_.engine.kv_bf16_layers,
                         ParseKvBf16Layers(options.kv_bf16_layers));
@@ -134,11 +137,35 @@ std::unique_ptr<LogitSource> EvalModel::MakeLogitSource() {
   return std::make_unique<SequenceLogits>(*model_, ops_, kv_format_, options_);
 }
 
-Result<std::unique_ptr<Engine>> EvalModel::StartEngine(MetricRegistry& metrics) {
+EngineOptions EvalModel::engine_options() const {
   EngineOptions engine = options_.engine;
   engine.kv_format = kv_format_;
+  return engine;
+}
+
+Result<std::unique_ptr<Engine>> EvalModel::StartEngine(MetricRegistry& metrics) {
   ops_.set_activations(ActivationsOf(options_));
-  return Engine::Start(*model_, ops_, engine, metrics);
+  return Engine::Start(*model_, ops_, engine_options(), metrics);
+}
+
+Result<std::unique_ptr<LogitSource>> EvalModel::MakeHandOffSource(EvalModel& prefill) {
+  TERN_ASSIGN_OR_RETURN(
+      const EngineOptions prefill_options,
+      PrefillEngineOptions(options_.disaggregation, engine_options(), prefill.model_->info()));
+  const Activations activations = ActivationsOf(options_);
+  return MakeHandOffLogits(
+      {prefill.path(), *prefill.model_, prefill.ops_, activations, prefill_options},
+      {path(), *model_, ops_, activations, engine_options()});
+}
+
+Result<std::unique_ptr<Engine>> EvalModel::StartEngines(EvalModel& prefill,
+                                                        MetricRegistry& metrics) {
+  ModelOptions options = options_;
+  options.engine = engine_options();
+  for (Ops* ops : {&ops_, &prefill.ops_}) ops->set_activations(ActivationsOf(options_));
+  return StartLocalEngines(options,
+                           {prefill.path(), *prefill.model_, prefill.ops_, *prefill.tokenizer_},
+                           {path(), *model_, ops_, *tokenizer_}, metrics);
 }
 
 }  // namespace tern

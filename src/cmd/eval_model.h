@@ -46,12 +46,17 @@ class EvalModel {
   // `name`: "auto" (NaturalBos), "none", or a token's text. Errors: not one token.
   Result<std::optional<TokenId>> BosNamed(const std::string& name) const;
 
-  // Refers to this.
+  // Refer to this.
   std::unique_ptr<LogitSource> MakeLogitSource();
   Result<std::unique_ptr<Engine>> StartEngine(MetricRegistry& metrics);
+  // With --disaggregation-mode local: this decodes what `prefill` has computed (its own Ops), which
+  // outlives the results. Errors: those of MakeHandOffLogits; of StartLocalEngines.
+  Result<std::unique_ptr<LogitSource>> MakeHandOffSource(EvalModel& prefill);
+  Result<std::unique_ptr<Engine>> StartEngines(EvalModel& prefill, MetricRegistry& metrics);
 
  private:
   EvalModel(ModelOptions options, Ops& ops) : options_(std::move(options)), ops_(ops) {}
+  EngineOptions engine_options() const;
 
   ModelOptions options_;
   Ops& ops_;

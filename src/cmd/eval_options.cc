@@ -93,6 +93,7 @@ OptionTable MakeEvalTable(EvalOptions& o) {
            "production: as served; reference: float32 on dequantized weights")
       .Choices({"production", "reference"})
       .Group("Model");
+  DeclareLocalMode(table, o.model.disaggregation);
   table.SetEpilog(
       "Verdicts: equivalent (95 % interval of the paired accuracy difference within +-1.0 point "
       "and "
@@ -112,6 +113,13 @@ Status CheckEvalUsage(const EvalOptions& o) {
   }
   if (!o.server.url.empty() && !o.text.empty()) {
     return InvalidArgument("--perplexity needs --model-path: servers give no logits");
+  }
+  TERN_RETURN_IF_ERROR(CheckDisaggregationOptions(o.model.disaggregation));
+  if (o.model.disaggregation.local() &&
+      (!o.server.url.empty() || o.precision != "production" || o.model.load_format == "dummy")) {
+    return InvalidArgument(
+        "--disaggregation-mode local is for models as they are served: no --url, --precision "
+        "reference or --load-format dummy");
   }
   if (!o.kl_against.empty() && o.text.empty()) {
     return InvalidArgument("--kl-against needs the text of --perplexity");

@@ -132,17 +132,12 @@ OptionTable PlanTable(PlanOptions& o) {
   table.Add("--price", &o.price, "X", "of an hour of all devices, in any currency")
       .Range(0, 1e9)
       .Group("Free parameters");
-  table
-      .Add("--disaggregation-mode", &o.disaggregation.mode, "MODE",
-           "local: this machine with a prefill and a decode engine in one process")
-      .Choices({"null", "local"})
-      .Group("Prefill and decode apart");
+  DeclareLocalMode(table, o.disaggregation);
   table
       .Add("--prefill-recipe", &o.prefill_recipe, "NAME",
            "local: how prefill's weights are stored; default: as --recipe says")
       .Choices({"config", "bf16", "fp8", "int4", "kimi", "fp8-linear", "int4-linear"})
       .Group("Prefill and decode apart");
-  DeclarePrefillOptions(table, o.disaggregation);
   table.Add("--json", &o.json, "", "print one JSON object").Group("Output");
   table.Add("--plot", &o.plot, "FILE.svg", "write a picture").Group("Output");
   return table;

@@ -12,9 +12,8 @@
 #include "base/topology.h"
 #include "checkpoint/checkpoint.h"
 #include "cmd/load.h"
+#include "cmd/local_engines.h"
 #include "cmd/model_identity.h"
-#include "engine/local_pair.h"
-#include "engine/local_plan.h"
 #include "kv/page_format.h"
 #include "models/registry.h"
 #include "models/shared_weights.h"
@@ -23,7 +22,7 @@
 namespace tern {
 namespace {
 
-constexpr double kMiB = 1 << 20, kGiB = 1 << 30;
+constexpr double kMiB = 1 << 20;
 constexpr int64_t kProgressUs = 2'000'000;
 constexpr int64_t kLastWordsUs = 1'000'000;  // for answers that end with the server
 constexpr double kMaxCount = 1e12;
@@ -374,8 +373,8 @@ Status Serving::MakeEngine(const ServedModel& served, const LoadOptions& load) {
   if (IsDummy()) {
     return InvalidArgument("--load-format dummy can't be used with --disaggregation-mode");
   }
+  if (apart.local()) return MakeLocalEngines(served, load);
   TERN_ASSIGN_OR_RETURN(const ModelId id, ModelIdOf(options_.model_path, *served.tokenizer));
-  if (apart.local()) return MakeLocalPair(id, load);
   TERN_ASSIGN_OR_RETURN(Disaggregation half, MakeWorkerDisaggregation(apart, host_, model_->info(),
                                                                       options_.engine, id));
   TERN_ASSIGN_OR_RETURN(engine_, Engine::Start(*model_, *ops_, options_.engine, metrics_,
@@ -384,40 +383,17 @@ Status Serving::MakeEngine(const ServedModel& served, const LoadOptions& load) {
 }
 
 // Decode's model is loaded; what prefill's has alike is held once.
-Status Serving::MakeLocalPair(const ModelId& id, const LoadOptions& load) {
-  const DisaggregationOptions& apart = options_.disaggregation;
-  const std::string& path =
-      apart.prefill_model_path.empty() ? options_.model_path : apart.prefill_model_path;
+Status Serving::MakeLocalEngines(const ServedModel& served, const LoadOptions& load) {
+  const std::string& path = PrefillPathOf(options_);
   TERN_ASSIGN_OR_RETURN(
       prefill_ops_, Ops::Create(EnvIsa().value_or(""), prefill_pool_ ? *prefill_pool_ : *pool_));
   prefill_ops_->set_activations(ActivationsOf(options_));
   TERN_ASSIGN_OR_RETURN(prefill_model_, LoadModel(path, *prefill_ops_, load));
   TERN_ASSIGN_OR_RETURN(const auto tokenizer, LoadTokenizer(path));
-  TERN_ASSIGN_OR_RETURN(const ModelId prefill_id, ModelIdOf(path, *tokenizer));
-  TERN_ASSIGN_OR_RETURN(const EngineOptions prefill,
-                        PrefillEngineOptions(apart, options_.engine, prefill_model_->info()));
-  TERN_ASSIGN_OR_RETURN(LocalDisaggregation local,
-                        MakeLocalDisaggregation(apart, prefill_model_->info(), prefill, prefill_id,
-                                                model_->info(), options_.engine, id));
-  const ModelInfo &prefill_info = prefill_model_->info(), &info = model_->info();
-  const uint64_t weights =
-      info.weight_bytes + prefill_info.weight_bytes - prefill_info.shared_weight_bytes;
-  // The weights are loaded already: what they took was available before.
   TERN_ASSIGN_OR_RETURN(
-      const LocalPlan plan,
-      PlanLocal(prefill_info, prefill, info, options_.engine, AvailableMemoryBytes() + weights));
-  TERN_LOG(kInfo, "memory of both engines: {:.2f} of {:.2f} GiB; {:.2f} GiB of weights are shared",
-           static_cast<double>(plan.total_bytes()) / kGiB,
-           static_cast<double>(plan.available_bytes) / kGiB,
-           static_cast<double>(plan.shared_weight_bytes) / kGiB);
-  local.prefill.plan = plan.prefill;
-  local.decode.plan = plan.decode;
-  TERN_ASSIGN_OR_RETURN(auto prefill_engine,
-                        Engine::Start(*prefill_model_, *prefill_ops_, prefill, metrics_,
-                                      SystemClock(), std::move(local.prefill)));
-  TERN_ASSIGN_OR_RETURN(auto decode_engine, Engine::Start(*model_, *ops_, options_.engine, metrics_,
-                                                          SystemClock(), std::move(local.decode)));
-  engine_ = std::make_unique<LocalPair>(std::move(prefill_engine), std::move(decode_engine));
+      engine_,
+      StartLocalEngines(options_, {path, *prefill_model_, *prefill_ops_, *tokenizer},
+                        {options_.model_path, *model_, *ops_, *served.tokenizer}, metrics_));
   return OkStatus();
 }
 

@@ -81,7 +81,7 @@ class Serving {
   // The engine, or the two of --disaggregation-mode local, of the loaded model. `load`: as it was
   // loaded.
   Status MakeEngine(const ServedModel& served, const LoadOptions& load);
-  Status MakeLocalPair(const ModelId& id, const LoadOptions& load);
+  Status MakeLocalEngines(const ServedModel& served, const LoadOptions& load);
 
   ModelOptions options_;
   std::string host_;  // that Listen was given

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "base/file.h"
-#include "base/topology.h"
 #include "models/deepseek_v3.h"
 #include "models/glm4_moe.h"
 #include "models/glm_moe_dsa.h"
@@ -73,18 +72,6 @@ Result<std::unique_ptr<Checkpoint>> OpenCheckpoint(const std::string& path,
   return checkpoint;
 }
 
-// Weights stay in their format, so the files' bytes say what they will take: a model that can't fit
-// is refused before minutes of loading end in the system's out-of-memory killer.
-Status CheckFits(const Checkpoint& checkpoint) {
-  const uint64_t bytes = checkpoint.tensor_bytes();
-  const uint64_t available = AvailableMemoryBytes();
-  if (bytes <= available) return OkStatus();
-  constexpr double kGib = 1024.0 * 1024.0 * 1024.0;
-  return ResourceExhausted(
-      fmt::format("{}: weights of {:.1f} GiB do not fit in {:.1f} GiB of memory", checkpoint.path(),
-                  static_cast<double>(bytes) / kGib, static_cast<double>(available) / kGib));
-}
-
 // Of several models of one process, one with the same files has its weights in memory already.
 Result<std::shared_ptr<const Checkpoint>> OpenOnce(const std::string& path,
                                                    const LoadOptions& options) {
@@ -97,7 +84,11 @@ Result<std::shared_ptr<const Checkpoint>> OpenOnce(const std::string& path,
   }
   TERN_ASSIGN_OR_RETURN(std::shared_ptr<const Checkpoint> checkpoint,
                         OpenCheckpoint(path, options));
-  TERN_RETURN_IF_ERROR(CheckFits(*checkpoint));
+  // Weights stay in their format, so the files' bytes say what they will take: a model that can't
+  // fit is refused before minutes of loading end in the system's out-of-memory killer.
+  const uint64_t bytes = options.shared != nullptr ? options.shared->OwnBytes(*checkpoint)
+                                                   : checkpoint->tensor_bytes();
+  TERN_RETURN_IF_ERROR(CheckFits(checkpoint->path(), bytes, options));
   if (options.shared != nullptr) options.shared->AddCheckpoint(key, checkpoint);
   return checkpoint;
 }
@@ -118,6 +109,15 @@ Result<std::unique_ptr<Model>> LoadModel(const std::string& path, Ops& ops,
   TERN_ASSIGN_OR_RETURN(auto checkpoint, OpenOnce(path, options));
   TERN_ASSIGN_OR_RETURN(const Architecture* architecture, FindArchitecture(checkpoint->config()));
   return architecture->load(std::move(checkpoint), ops, options);
+}
+
+Status CheckFits(const std::string& what, uint64_t bytes, const LoadOptions& options) {
+  const uint64_t available = options.available_memory();
+  if (bytes <= available) return OkStatus();
+  constexpr double kGib = 1024.0 * 1024.0 * 1024.0;
+  return ResourceExhausted(
+      fmt::format("{}: weights of {:.1f} GiB do not fit in {:.1f} GiB of memory", what,
+                  static_cast<double>(bytes) / kGib, static_cast<double>(available) / kGib));
 }
 
 Result<std::vector<TensorSpec>> TensorList(const ModelConfig& config) {

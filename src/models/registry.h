@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "base/topology.h"
 #include "checkpoint/checkpoint.h"
 #include "kernels/ops.h"
 #include "models/model.h"
@@ -42,14 +43,20 @@ struct LoadOptions {
   WeightNames* weight_names = nullptr;
   // What models loaded before have alike is held once; must outlive the load. Null: no others.
   SharedWeights* shared = nullptr;
+  // Bytes that weights may take now.
+  std::function<uint64_t()> available_memory = AvailableMemoryBytes;
 };
 
 // Loads a checkpoint (Checkpoint::Open's paths). `ops` must outlive the model. Mapped tensors are
 // released one by one as they are packed, so two full copies never exist.
 // Errors: those of Checkpoint::Open; kUnimplemented for an unknown architecture, listing the known;
-// kInvalidArgument naming a missing or misshapen tensor; kResourceExhausted (memory).
+// kInvalidArgument naming a missing or misshapen tensor; kResourceExhausted (memory): before
+// anything is read, as far as sizes tell; else with the weight that turns out not to be shared.
 Result<std::unique_ptr<Model>> LoadModel(const std::string& path, Ops& ops,
                                          const LoadOptions& options);
+
+// kResourceExhausted, naming `what`, when weights of `bytes` do not fit.
+Status CheckFits(const std::string& what, uint64_t bytes, const LoadOptions& options);
 
 // Every tensor that the architecture asks for. Errors: as for an unknown architecture.
 Result<std::vector<TensorSpec>> TensorList(const ModelConfig& config);

@@ -1,18 +1,30 @@
 #include "models/shared_weights.h"
 
+#include <algorithm>
 #include <cstring>
+#include <span>
 #include <utility>
 
 namespace tern {
 namespace {
 
+bool SameLayout(const TensorView& a, const TensorView& b) {
+  return a.dtype == b.dtype && a.shape == b.shape && a.bytes.size() == b.bytes.size();
+}
+
+void Release(const CheckpointTensor& tensor) {
+  if (tensor.file != nullptr) tensor.file->Release(tensor.view.bytes);
+}
+
+// `a` was packed before: its pages are needed for the comparison alone.
 bool SameTensor(const CheckpointTensor* a, const CheckpointTensor* b) {
   if (a == b) return true;
-  if (a == nullptr || b == nullptr) return false;
-  const TensorView &x = a->view, &y = b->view;
-  return x.dtype == y.dtype && x.shape == y.shape && x.bytes.size() == y.bytes.size() &&
-         (x.bytes.data() == y.bytes.data() ||
-          std::memcmp(x.bytes.data(), y.bytes.data(), x.bytes.size()) == 0);
+  if (a == nullptr || b == nullptr || !SameLayout(a->view, b->view)) return false;
+  const std::span<const std::byte> x = a->view.bytes, y = b->view.bytes;
+  if (x.data() == y.data()) return true;
+  const bool same = std::memcmp(x.data(), y.data(), x.size()) == 0;
+  Release(*a);
+  return same;
 }
 
 // The config decides on blocks and groups, so equal bytes are not enough.
@@ -44,6 +56,23 @@ std::shared_ptr<const Checkpoint> SharedWeights::FindCheckpoint(const std::strin
 void SharedWeights::AddCheckpoint(const std::string& key,
                                   std::shared_ptr<const Checkpoint> checkpoint) {
   checkpoints_.emplace(key, std::move(checkpoint));
+}
+
+bool SharedWeights::MayBeShared(const Checkpoint& checkpoint,
+                                const CheckpointTensor& tensor) const {
+  return std::any_of(checkpoints_.begin(), checkpoints_.end(), [&](const auto& entry) {
+    const CheckpointTensor* const other =
+        entry.second.get() == &checkpoint ? nullptr : entry.second->Find(tensor.name);
+    return other != nullptr && SameLayout(other->view, tensor.view);
+  });
+}
+
+uint64_t SharedWeights::OwnBytes(const Checkpoint& checkpoint) const {
+  uint64_t bytes = 0;
+  for (const CheckpointTensor& tensor : checkpoint.tensors()) {
+    if (!MayBeShared(checkpoint, tensor)) bytes += tensor.view.bytes.size();
+  }
+  return bytes;
 }
 
 const SharedWeights::Weight* SharedWeights::Find(const std::string& as,
@@ -81,7 +110,9 @@ LookupTable SharedWeights::OneTable(const CheckpointTensor& table,
                                     const std::shared_ptr<const Checkpoint>& files) {
   std::vector<Table>& tables = tables_[table.name];
   for (const Table& first : tables) {
-    if (SameTensor(first.tensor, &table)) return {first.tensor->view, first.files};
+    if (!SameTensor(first.tensor, &table)) continue;
+    Release(table);
+    return {first.tensor->view, first.files};
   }
   tables.push_back({&table, files});
   return {table.view, files};

@@ -5,6 +5,7 @@
 // Owner: the command. Thread: that of the loads, one after the other.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <string>
@@ -31,6 +32,12 @@ class SharedWeights {
   std::shared_ptr<const Checkpoint> FindCheckpoint(const std::string& key) const;
   // Every checkpoint that weights are added of is added before them.
   void AddCheckpoint(const std::string& key, std::shared_ptr<const Checkpoint> checkpoint);
+
+  // Whether `tensor` of `checkpoint` has its name, type and shape in another one: what it takes
+  // shows when the bytes are compared.
+  bool MayBeShared(const Checkpoint& checkpoint, const CheckpointTensor& tensor) const;
+  // Bytes, as stored, of the tensors of `checkpoint` of which that is not so.
+  uint64_t OwnBytes(const Checkpoint& checkpoint) const;
 
   // What an equal weight became. `as`: its name, and what was done to it beyond packing. An empty
   // matrix or vector: there is none.

@@ -4,6 +4,8 @@
 
 #include <cstring>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <memory>
 #include <string>
 
@@ -126,6 +128,75 @@ TEST_F(SharedWeightsTest, TwoFormatsShareWhatIsAlike) {
     first.reset();
     ExpectSameLogits(*second, *alone, b);
   }
+}
+
+// Bytes of the tensors that the other file does not have under the same name, type and shape.
+uint64_t BytesOfOther(const Checkpoint& checkpoint, const Checkpoint& other) {
+  uint64_t bytes = 0;
+  for (const CheckpointTensor& tensor : checkpoint.tensors()) {
+    const CheckpointTensor* const same = other.Find(tensor.name);
+    const bool alike = same != nullptr && same->view.dtype == tensor.view.dtype &&
+                       same->view.bytes.size() == tensor.view.bytes.size();
+    if (!alike) bytes += tensor.view.bytes.size();
+  }
+  return bytes;
+}
+
+// Of a second checkpoint only what is its own must fit.
+TEST_F(SharedWeightsTest, WhatIsSharedNeedsNoMemory) {
+  const std::string first = FolderOf("kimi-k2"), second = FolderOf("kimi-k2-int4");
+  const auto one = Checkpoint::Open(first), other = Checkpoint::Open(second);
+  const uint64_t own = BytesOfOther(**other, **one);
+  ASSERT_GT(own, 0u);
+  ASSERT_LT(own, (*other)->tensor_bytes());
+  SharedWeights shared;
+  LoadOptions options;
+  options.shared = &shared;
+  options.available_memory = [&] { return (*one)->tensor_bytes() - 1; };
+  EXPECT_EQ(LoadModel(first, *ops_, options).status().code(), StatusCode::kResourceExhausted);
+  options.available_memory = [&] { return (*one)->tensor_bytes(); };
+  const auto loaded = LoadModel(first, *ops_, options);
+  ASSERT_TRUE(loaded.ok()) << loaded.status().message();
+  options.available_memory = [&] { return own - 1; };
+  const Status refused = LoadModel(second, *ops_, options).status();
+  EXPECT_EQ(refused.code(), StatusCode::kResourceExhausted) << refused.message();
+  options.available_memory = [&] { return own; };
+  const auto fits = LoadModel(second, *ops_, options);
+  EXPECT_TRUE(fits.ok()) << fits.status().message();
+  options.available_memory = [] { return uint64_t{0}; };
+  EXPECT_TRUE(LoadModel(second, *ops_, options).ok());  // it is there already
+}
+
+// Equal names and sizes promise nothing.
+TEST_F(SharedWeightsTest, AWeightThatDiffersMustFit) {
+  const std::string copy = ::testing::TempDir() + "tern_shared_other";
+  fs::remove_all(copy);
+  fs::copy(FolderOf("llama"), copy);
+  std::string changed;
+  {
+    const auto checkpoint = Checkpoint::Open(copy);
+    const CheckpointTensor* const tensor = (*checkpoint)->Find("model.layers.0.mlp.up_proj.weight");
+    ASSERT_NE(tensor, nullptr);
+    changed = tensor->path();
+    const std::string bytes(reinterpret_cast<const char*>(tensor->view.bytes.data()),
+                            tensor->view.bytes.size());
+    std::fstream file(changed, std::ios::in | std::ios::out | std::ios::binary);
+    const std::string all((std::istreambuf_iterator<char>(file)), {});
+    file.clear();
+    file.seekp(static_cast<std::streamoff>(all.find(bytes)));
+    file.put(static_cast<char>(bytes[0] ^ 1));
+  }
+  SharedWeights shared;
+  LoadOptions options;
+  options.shared = &shared;
+  const auto first = LoadModel(FolderOf("llama"), *ops_, options);
+  ASSERT_TRUE(first.ok()) << first.status().message();
+  options.available_memory = [] { return uint64_t{16}; };
+  const Status status = LoadModel(copy, *ops_, options).status();
+  EXPECT_EQ(status.code(), StatusCode::kResourceExhausted);
+  EXPECT_NE(status.message().find("model.layers.0.mlp.up_proj.weight"), std::string::npos)
+      << status.message();
+  fs::remove_all(copy);
 }
 
 // The same bytes under one name, of another kind.

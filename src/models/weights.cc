@@ -62,6 +62,11 @@ Result<PackedMatrix> WeightLoader::Pack(const std::string& as, const StoredWeigh
     shared_bytes_ += packed->size_bytes();
   } else {
     TERN_RETURN_IF_ERROR(CheckScales(stored));
+    if (options_.shared != nullptr && options_.shared->MayBeShared(*checkpoint_, stored.data())) {
+      TERN_RETURN_IF_ERROR(
+          CheckFits(fmt::format("{}: tensor '{}'", stored.data().path(), stored.data().stored_name),
+                    stored.stored_bytes(), options_));
+    }
     packed = view.scheme == WeightView::Scheme::kPlain ? ops_.Pack(view.data, precision)
                                                        : ops_.Pack(view, precision);
     if (!packed.ok()) {

@@ -311,17 +311,50 @@ TEST(HandOff, ACutInAFrameEndsItsRoomsAtOnce) {
 
 // Whatever frame is lost, both sides end, and in a stated time.
 TEST(HandOff, ALostFrameEndsBothSides) {
-  for (const PdFrameType type : {PdFrameType::kRequest, PdFrameType::kPage, PdFrameType::kLast,
-                                 PdFrameType::kAck, PdFrameType::kDone}) {
+  for (const PdFrameType type : {PdFrameType::kRequest, PdFrameType::kPage}) {
     VirtualWorkers w({}, FirstOf(type, [](auto*) { return VirtualFate{.copies = 0}; }));
     TwoRooms rooms(w);
     rooms.Finish();
-    w.RunFor(301 * kSecond);
-    const bool arrived = type == PdFrameType::kAck || type == PdFrameType::kDone;
-    EXPECT_EQ(w.receiver->state(1), arrived ? PdState::kSuccess : PdState::kFailed);
-    EXPECT_EQ(w.sender->state(1), type == PdFrameType::kAck ? PdState::kSuccess : PdState::kFailed);
+    w.RunFor((type == PdFrameType::kPage ? 2 : 301) * kSecond);
+    EXPECT_EQ(w.receiver->state(1), PdState::kFailed);
+    EXPECT_EQ(w.sender->state(1), PdState::kFailed);
     ExpectServed(w, 3);
   }
+}
+
+// Without DONE, LAST is sent again, also to a receiver that has forgotten the room.
+TEST(HandOff, ALostEndIsSaidAgain) {
+  for (const PdFrameType type : {PdFrameType::kLast, PdFrameType::kAck, PdFrameType::kDone}) {
+    for (const bool forgotten : {false, true}) {
+      VirtualWorkers w({}, FirstOf(type, [](auto*) { return VirtualFate{.copies = 0}; }));
+      TwoRooms rooms(w);
+      rooms.Finish();
+      w.Settle();
+      if (forgotten && type == PdFrameType::kDone) w.receiver->Forget(1);
+      w.RunFor(kSecond);
+      if (!forgotten) {
+        EXPECT_EQ(w.receiver->state(1), PdState::kSuccess);
+      }
+      EXPECT_EQ(w.sender->state(1), PdState::kSuccess) << w.sender->error(1).message();
+      EXPECT_EQ(w.sender->state(2), PdState::kSuccess);
+      ExpectServed(w, 3);
+    }
+  }
+}
+
+// A receiver that answers no LAST: the stated time.
+TEST(HandOff, WithoutDoneThePrefillSideEndsInTenSeconds) {
+  VirtualWorkers w({}, [](bool, std::vector<std::byte>* frame) {
+    return VirtualFate{.copies = TypeOf(*frame) == PdFrameType::kDone ? 0 : 1};
+  });
+  TwoRooms rooms(w);
+  rooms.Finish();
+  w.RunFor(9 * kSecond);
+  EXPECT_EQ(w.receiver->state(1), PdState::kSuccess);
+  EXPECT_EQ(w.sender->state(1), PdState::kTransferring);
+  w.RunFor(kSecond + kSecond / 10);
+  EXPECT_EQ(w.sender->state(1), PdState::kFailed);
+  EXPECT_EQ(w.sender->error(1).code(), StatusCode::kDeadlineExceeded);
 }
 
 // ---- Handshakes -----------------------------------------------------------------------------

@@ -91,7 +91,7 @@ Status PdReceiver::CheckNumber(const PdOpen& open) const {
 }
 
 void PdReceiver::NoteUsed(uint64_t id) {
-  if (used_.insert(id).second) used_order_.push_back(id);
+  if (used_.insert({id, 0}).second) used_order_.push_back(id);
   while (static_cast<int64_t>(used_order_.size()) > options_.max_used_rooms) {
     used_.erase(used_order_.front());
     used_order_.pop_front();
@@ -276,7 +276,14 @@ void PdReceiver::OnFrame(Peer& peer, const PdEvent& event) {
     const Status why = (end.ok() ? StatusOf(*end) : end.status()).WithContext("prefill worker");
     return Fail(header.room, *room, why, false, PdCode::kCancelled);
   }
-  if (header.type == PdFrameType::kLast && room != nullptr) return OnLast(*room, event);
+  if (header.type == PdFrameType::kLast && room != nullptr) {
+    return room->last ? void() : OnLast(*room, event);
+  }
+  const auto used = used_.find(header.room);
+  if (header.type == PdFrameType::kLast && header.generation != 0 && used != used_.end() &&
+      used->second == header.generation) {
+    return SendDone(peer, header.room, header.generation);  // the one before was lost
+  }
   ++stats_.unknown_frames;
 }
 
@@ -358,11 +365,16 @@ Status PdReceiver::Place(Peer& peer, Room& room, const PdEvent& event) {
   return OkStatus();
 }
 
+void PdReceiver::SendDone(Peer& peer, uint64_t id, uint32_t generation) {
+  peer.link->Send(
+      EncodePdFrame({.type = PdFrameType::kDone, .generation = generation, .room = id}));
+}
+
 void PdReceiver::CompleteIfWhole(uint64_t id, Room& room) {
   if (!room.last || room.pages_placed < static_cast<int64_t>(room.tags.size())) return;
   landing_.Remove(id);
-  room.peer->link->Send(
-      EncodePdFrame({.type = PdFrameType::kDone, .generation = room.generation, .room = id}));
+  SendDone(*room.peer, id, room.generation);
+  if (const auto used = used_.find(id); used != used_.end()) used->second = room.generation;
   room.state = PdState::kSuccess;
   room.times.ended_us = clock_.NowUs();
   room.peer.reset();

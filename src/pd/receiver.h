@@ -16,7 +16,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -147,6 +146,7 @@ class PdReceiver {
   void SendRequest(uint64_t id, Room& room);
   void SendAbort(Peer& peer, uint64_t id, uint32_t generation, PdCode code, std::string_view text);
   void SendDeclined(const std::shared_ptr<Peer>& peer);
+  static void SendDone(Peer& peer, uint64_t id, uint32_t generation);
   void CompleteIfWhole(uint64_t id, Room& room);
   bool EndLate();
   void Fail(uint64_t id, Room& room, Status why, bool tell, PdCode code);
@@ -161,9 +161,9 @@ class PdReceiver {
   Landing landing_;
   std::map<std::string, std::shared_ptr<Peer>> peers_;  // by "host port"
   std::map<uint64_t, Room> rooms_;
-  std::vector<Declined> declined_;  // until their link is open
-  std::vector<uint64_t> lost_;      // rooms that this Step's closed links took with them
-  std::set<uint64_t> used_;
+  std::vector<Declined> declined_;     // until their link is open
+  std::vector<uint64_t> lost_;         // rooms that this Step's closed links took with them
+  std::map<uint64_t, uint32_t> used_;  // by room: the generation that succeeded; 0: none did
   std::deque<uint64_t> used_order_;
   uint32_t generations_ = 0;
   PdStats stats_;

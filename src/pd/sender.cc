@@ -319,8 +319,23 @@ bool PdSender::Advance(uint64_t id, Room& room) {
     }
   }
   if (room.next_page < pages || !room.first || room.last_sent) return changed;
+  room.last_sent = true;
+  room.waiting_since_us = clock_.NowUs();
   SendLast(id, room);
   return true;
+}
+
+bool PdSender::RepeatLasts() {
+  bool changed = false;
+  for (auto& [id, room] : rooms_) {
+    if (room.state != PdState::kTransferring || !room.last_sent ||
+        clock_.NowUs() < room.LastAgainUs(options_.timeouts)) {
+      continue;
+    }
+    changed = true;
+    SendLast(id, room);
+  }
+  return changed;
 }
 
 Status PdSender::SendPage(uint64_t id, Room& room, Peer& peer) {
@@ -364,8 +379,7 @@ Status PdSender::SendPage(uint64_t id, Room& room, Peer& peer) {
 }
 
 void PdSender::SendLast(uint64_t id, Room& room) {
-  room.last_sent = true;
-  room.waiting_since_us = clock_.NowUs();
+  room.last_us = clock_.NowUs();
   room.asked->peer->link->Send(
       EncodePdFrame({.type = PdFrameType::kLast, .generation = room.asked->generation, .room = id},
                     PdLast{.prompt_digest = room.prompt_digest,
@@ -450,6 +464,7 @@ bool PdSender::Step() {
   for (const auto& peer : peers_) changed = PollPeer(peer) || changed;
   for (auto& [id, room] : rooms_) changed = Advance(id, room) || changed;
   changed = EndLate() || changed;
+  changed = RepeatLasts() || changed;
   std::erase_if(peers_, [](const auto& peer) { return peer->closed; });
   return changed;
 }
@@ -461,7 +476,7 @@ int64_t PdSender::NextDeadlineUs() const {
     if (room.state == PdState::kBootstrapping) {
       next = std::min(next, room.times.opened_us + t.bootstrap_us);
     } else if (room.state == PdState::kTransferring && room.last_sent) {
-      next = std::min(next, room.waiting_since_us + t.ack_us);
+      next = std::min({next, room.waiting_since_us + t.ack_us, room.LastAgainUs(t)});
     }
   }
   for (const auto& [id, asked] : early_) next = std::min(next, asked.came_us + t.waiting_us);

@@ -10,6 +10,7 @@
 // The engine keeps a room's pages until its state is final, then calls Forget.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -111,7 +112,11 @@ class PdSender {
     int64_t unacked = 0;    // pages under way
     std::optional<PdFirstToken> first;
     bool last_sent = false;
+    int64_t last_us = 0;           // when
     int64_t waiting_since_us = 0;  // for ACK or DONE
+    int64_t LastAgainUs(const PdTimeouts& t) const {
+      return std::max(last_us, waiting_since_us) + t.last_us;
+    }
     PdRoomTimes times;
   };
   // Who used a room's number last, so that it is accepted once.
@@ -133,6 +138,8 @@ class PdSender {
   bool Advance(uint64_t id, Room& room);
   Status SendPage(uint64_t id, Room& room, Peer& peer);
   void SendLast(uint64_t id, Room& room);
+  // To those whose DONE does not come: a receiver that is done says so again.
+  bool RepeatLasts();
   void SendEnd(Peer& peer, uint64_t id, uint32_t generation, PdCode code, std::string_view text);
   bool EndLate();
   // Final: nothing more is sent for it but, with `tell`, an ABORT.

@@ -29,6 +29,7 @@ struct PdTimeouts {
   int64_t handshake_us = 5'000'000;  // connecting included
   int64_t write_us = 10'000'000;     // a peer that takes no byte for so long is cut
   int64_t ack_us = 10'000'000;       // sender: a page without ACK, LAST without DONE
+  int64_t last_us = 500'000;         // sender: LAST goes out again without ACK or DONE
   int64_t gap_us = 1'000'000;        // receiver: pages missing after LAST
 };
 

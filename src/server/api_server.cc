@@ -146,6 +146,7 @@ const ApiServer::Route ApiServer::kRoutes[] = {
     {"GET", "/server_info", "server_info", Needs::kModel, &ApiServer::ServerInfo},
     {"GET", "/get_server_info", "server_info", Needs::kModel, &ApiServer::ServerInfo},
     {"GET", "/v1/loads", "loads", Needs::kModel, &ApiServer::Loads},
+    {"GET", "/get_load", "get_load", Needs::kModel, &ApiServer::OldLoad},
     {"GET", "/metrics", "metrics", Needs::kNothing, &ApiServer::Metrics},
     {"POST", "/abort_request", "abort_request", Needs::kModel, &ApiServer::AbortRequest},
     {"GET|POST", "/flush_cache", "flush_cache", Needs::kModel, &ApiServer::FlushCache},
@@ -284,6 +285,10 @@ void ApiServer::Loads(const HttpRequest& request, std::shared_ptr<ResponseWriter
   const Json load = LoadJson(*model_, *query, DisaggregationLoads(*model_), now);
   if (!query->prometheus) return SendJson(*writer, LoadsJson(load, options_.version, now));
   writer->Send(200, {{"Content-Type", kPrometheusText}}, LoadsPrometheus(load));
+}
+
+void ApiServer::OldLoad(const HttpRequest&, std::shared_ptr<ResponseWriter> writer) {
+  SendJson(*writer, OldLoadJson(*model_));
 }
 
 void ApiServer::Metrics(const HttpRequest&, std::shared_ptr<ResponseWriter> writer) {

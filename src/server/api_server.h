@@ -59,6 +59,7 @@ class ApiServer {
   void ModelInfo(const HttpRequest&, std::shared_ptr<ResponseWriter>);
   void ServerInfo(const HttpRequest&, std::shared_ptr<ResponseWriter>);
   void Loads(const HttpRequest&, std::shared_ptr<ResponseWriter>);
+  void OldLoad(const HttpRequest&, std::shared_ptr<ResponseWriter>);
   void Metrics(const HttpRequest&, std::shared_ptr<ResponseWriter>);
   void OpenApi(const HttpRequest&, std::shared_ptr<ResponseWriter>);
   void Chat(const HttpRequest&, std::shared_ptr<ResponseWriter>);

@@ -116,6 +116,14 @@ Json LoadsJson(const Json& load, std::string_view version, int64_t now) {
           {"loads", Json::array({load})}};
 }
 
+Json OldLoadJson(const ServedModel& model) {
+  const EngineStats stats = model.engine->Stats();
+  return Json::array({{{"dp_rank", 0},
+                       {"num_reqs", stats.running_requests + stats.queued_requests},
+                       {"num_waiting_reqs", stats.queued_requests},
+                       {"num_tokens", stats.used_tokens + stats.queued_tokens}}});
+}
+
 std::string LoadsPrometheus(const Json& load) {
   std::string text;
   for (const auto& [key, value] : load.items()) {

@@ -1,5 +1,5 @@
-// /v1/loads: how busy the engine is, in SGLang's shape, as JSON or in Prometheus' text format.
-// Routers poll it to choose a worker. Thread: any.
+// /v1/loads and /get_load: how busy the engine is, in SGLang's shape, as JSON or in Prometheus'
+// text format. Routers poll it to choose a worker. Thread: any.
 #pragma once
 
 #include <set>
@@ -27,6 +27,8 @@ Json LoadJson(const ServedModel& model, const LoadsQuery& query, const Json& dis
               int64_t now);
 // The whole document around it.
 Json LoadsJson(const Json& load, std::string_view version, int64_t now);
+// The same as GET /get_load says it, which sglang-router's power_of_two polls.
+Json OldLoadJson(const ServedModel& model);
 // Every number of `load` as a gauge: sglang_<name>, sglang_<section>_<name>.
 std::string LoadsPrometheus(const Json& load);
 

@@ -63,6 +63,19 @@ TEST_F(LoadsTest, HasSglangsNamesInAllSections) {
   EXPECT_EQ(load["disaggregation"]["mode"], "null");
 }
 
+// As sglang-router 0.3.2 reads it.
+TEST_F(LoadsTest, TheOldPathHasTheOldNames) {
+  const HttpResponse response = Call("GET", "/get_load");
+  EXPECT_EQ(response.status, 200);
+  const Json old = ParseJson(response.body).value();
+  const Json load = Load("");
+  ASSERT_EQ(old.size(), 1u);
+  EXPECT_EQ(old[0]["dp_rank"], 0);
+  EXPECT_EQ(old[0]["num_reqs"], load["num_total_reqs"]);
+  EXPECT_EQ(old[0]["num_waiting_reqs"], load["num_waiting_reqs"]);
+  EXPECT_EQ(old[0]["num_tokens"], load["num_total_tokens"]);
+}
+
 TEST_F(LoadsTest, IncludeChoosesSections) {
   Json load = Load("?include=core,%20queues");
   EXPECT_TRUE(load.contains("queues") && load.contains("num_running_reqs"));

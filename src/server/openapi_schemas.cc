@@ -27,6 +27,7 @@ constexpr char kOperations[] = R"json({
   "query": {"include": "sections, separated by commas: core, memory, spec, lora, disagg, queues, all",
             "format": "json or prometheus", "dp_rank": "0"},
   "responses": {"200": "Loads"}},
+"get_load": {"summary": "How busy the engine is, in few words.", "responses": {"200": "OldLoad"}},
 "metrics": {"summary": "Metrics for Prometheus; 404 when they are off.",
   "responses": {"200": "text/plain", "404": "Error"}},
 "abort_request": {"summary": "Ends the requests of that id, or all.", "request": "AbortRequest",
@@ -206,6 +207,8 @@ constexpr char kAnswers[] = R"json({
 "Loads": {"type": "object", "required": ["timestamp", "version", "dp_rank_count", "loads"], "properties": {"timestamp": {"type": "string"}, "version": {"type": "string"},
   "accelerator": {"type": "null"}, "num_accelerators": {"type": "integer"}, "dp_rank_count": {"type": "integer"},
   "loads": {"type": "array", "items": {"type": "object", "required": ["dp_rank", "num_running_reqs", "num_waiting_reqs", "max_total_num_tokens", "token_usage"], "additionalProperties": {"type": ["number", "null", "object"]}}}}},
+"OldLoad": {"type": "array", "minItems": 1, "items": {"type": "object", "required": ["dp_rank", "num_reqs", "num_waiting_reqs", "num_tokens"], "properties": {
+  "dp_rank": {"type": "integer"}, "num_reqs": {"type": "integer"}, "num_waiting_reqs": {"type": "integer"}, "num_tokens": {"type": "integer"}}}},
 "OpenApi": {"type": "object", "required": ["openapi", "info", "paths"], "additionalProperties": true},
 "Unauthorized": {"type": "object", "required": ["error"], "properties": {"error": {"const": "Unauthorized"}}},
 "SglangError": {"type": "object", "required": ["object", "message", "type", "code"], "properties": {"object": {"const": "error"}, "message": {"type": "string", "minLength": 1},

@@ -192,10 +192,10 @@ TEST_P(HandoffForms, RetractedRequestsAskAgain) {
   EXPECT_EQ(stats.handoff.local_recomputes, 0);
 }
 
-// The prefill worker is gone when a retracted request asks again: its prompt is computed here. Only
-// where both row forms are one do the rows have the bits they had.
-TEST_F(HandoffTest, WithoutPrefillARetractedPromptIsComputedHere) {
-  Make({.decode_tokens = 48});
+// The prefill worker is gone when a retracted request asks again: its prompt is computed here. Rows
+// of one format have the bits they had.
+TEST_P(HandoffForms, WithoutPrefillARetractedPromptIsComputedHere) {
+  Make({.decode_tokens = 48, .toy = {.two_forms = GetParam()}});
   std::vector<GenerateRequest> requests;
   std::vector<Sinks> sinks;
   for (int32_t i = 0; i < 3; ++i) {

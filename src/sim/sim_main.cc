@@ -9,6 +9,7 @@
 
 #include "base/args.h"
 #include "base/log.h"
+#include "sim/pd_simulator.h"
 #include "sim/simulator.h"
 
 namespace tern {
@@ -17,6 +18,7 @@ namespace {
 struct Flags {
   int64_t seed = 0;
   int64_t count = 1;
+  bool hand_off = false;
   std::string replay;
   std::string bugs_dir = "tests/bugs";
 };
@@ -46,11 +48,35 @@ int Replay(const Flags& flags) {
   return status.ok() ? 0 : 1;
 }
 
+// Both sides of a hand-off; a schedule is its seed.
+int SimulateHandOffs(const Flags& flags) {
+  PdSimCounts total;
+  for (int64_t i = 0; i < flags.count; ++i) {
+    PdSimCounts counts;
+    const int64_t seed = flags.seed + i;
+    const Status status = RunPdSchedule(static_cast<uint64_t>(seed), {}, &counts);
+    if (!status.ok()) {
+      fmt::print(stderr, "seed {}: {}; replay with tern_sim --hand-off {}\n", seed,
+                 status.message(), seed);
+      return 1;
+    }
+    total += counts;
+  }
+  fmt::print(
+      "{} schedules of hand-offs passed: {} rooms, {} succeeded, {} failed; frames: {} lost, {} "
+      "doubled, {} late, {} damaged, {} cut; {} processes killed, {} stopped\n",
+      flags.count, total.rooms, total.succeeded, total.failed, total.lost, total.doubled,
+      total.late, total.damaged, total.cut, total.killed, total.stopped);
+  return 0;
+}
+
 int Main(const std::vector<std::string>& args) {
   Flags flags;
   OptionTable options("tern_sim", "Simulates the engine on schedules made from seeds.");
   options.Add("--seed", &flags.seed, "SEED", "the first seed").Positional();
   options.Add("--count", &flags.count, "N", "how many seeds, from SEED on").Range(1, 1e12);
+  options.Add("--hand-off", &flags.hand_off, "",
+              "simulate both sides of a hand-off over a lossy network instead");
   options.Add("--replay", &flags.replay, "FILE", "run this schedule instead");
   options.Add("--bugs-dir", &flags.bugs_dir, "DIR", "where a failing schedule is written");
   const Result<ParseOutcome> outcome = options.Parse(args);
@@ -60,6 +86,7 @@ int Main(const std::vector<std::string>& args) {
   }
   if (*outcome == ParseOutcome::kHelpShown) return 0;
   SetLogLevel(LogLevel::kError);
+  if (flags.hand_off) return SimulateHandOffs(flags);
   if (!flags.replay.empty()) return Replay(flags);
   SimCounts total;
   for (int64_t i = 0; i < flags.count; ++i) {

@@ -15,6 +15,10 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 TERN = os.environ.get("TERN_BINARY", str(ROOT / "build/release/tern"))
 MODEL = ROOT / ".cache/smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 
+needs_smollm2 = pytest.mark.skipif(
+    not MODEL.exists() and "TERN_TEST_REQUIRE_SMOLLM2" not in os.environ,
+    reason="scripts/fetch_smollm2.sh has not fetched the model")
+
 
 class Server:
     def __init__(self, *options, model=MODEL, name="smollm2", port="0", prefix=()):

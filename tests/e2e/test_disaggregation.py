@@ -8,7 +8,7 @@ import subprocess
 import httpx
 import pytest
 
-from conftest import ROOT, TERN, Server, ask
+from conftest import ROOT, TERN, Server, ask, needs_smollm2
 from disaggregated import ALIKE, Pair, metric
 from routers import TINY, tiny
 
@@ -170,11 +170,11 @@ def test_errors_keep_their_status(router):
     assert reply.status_code == 400, reply.text
 
 
-def requests_of(count, seed):
+def requests_of(count, seed, lengths=(1, 5, 63, 64, 65, 130, 300), most_new_tokens=29):
     rng = random.Random(seed)
     for i in range(count):
-        ids = [rng.randrange(2000) for _ in range(rng.choice((1, 5, 63, 64, 65, 130, 300)))]
-        sampling = {"max_new_tokens": rng.randrange(1, 30)}
+        ids = [rng.randrange(2000) for _ in range(rng.choice(lengths))]
+        sampling = {"max_new_tokens": rng.randrange(1, most_new_tokens + 1)}
         sampling.update({"temperature": 0} if i % 2 else
                         {"temperature": 1, "sampling_seed": i, "top_p": 0.9})
         yield {"input_ids": ids, "sampling_params": sampling}
@@ -189,6 +189,30 @@ def test_200_prompts_have_one_servers_tokens(kind, pair, alone):
         want = list(pool.map(lambda body: post(alone, "/generate", body)["output_ids"], bodies))
     assert got == want
     pair.wait_idle()
+
+
+@needs_smollm2
+def test_50_prompts_of_smollm2_have_one_servers_tokens():
+    """Through both routers."""
+    bodies = list(requests_of(50, 4, lengths=(1, 7, 15, 33, 64), most_new_tokens=16))
+    alone = Server(*ALIKE).wait_ready()
+    try:
+        with concurrent.futures.ThreadPoolExecutor(16) as pool:
+            want = list(pool.map(lambda body: post(alone, "/generate", body)["output_ids"], bodies))
+    finally:
+        alone.kill()
+    pair = Pair(make=Server)
+    try:
+        for kind in ("sr", "smg"):
+            router = pair.router(kind)
+            with concurrent.futures.ThreadPoolExecutor(16) as pool:
+                got = list(pool.map(
+                    lambda body: post(router, "/generate", body)["output_ids"], bodies))
+            assert got == want, kind
+            pair.wait_idle()
+            router.kill()
+    finally:
+        pair.kill()
 
 
 def test_a_small_decode_pool_retracts_and_asks_again(alone):
@@ -239,7 +263,45 @@ def test_mixed_formats_equal_local(decode_format, at, alone):
         one.kill()
 
 
-@pytest.mark.parametrize("make,count", [(tiny, 200), (Server, 50)], ids=["tiny", "smollm2"])
+@pytest.fixture(scope="module")
+def quantized(tmp_path_factory):
+    """The small model with weights of two other formats."""
+    folder = tmp_path_factory.mktemp("quantized")
+    for name in ("fp8", "int4"):
+        subprocess.run([TERN, "quantize", "--model-path", str(TINY), "--output", str(folder / name),
+                        "--format", name, "--recipe", "all-linear",
+                        *(("--method", "rtn") if name == "int4" else ())],
+                       check=True, capture_output=True)
+    return folder / "fp8", folder / "int4"
+
+
+@pytest.mark.parametrize("kind,decode_format", [("sr", "fp8_ds_mla"), ("smg", "fp8_tiled")])
+def test_mixed_weights_and_rows_equal_local(kind, decode_format, quantized):
+    """FP8 weights and BF16 rows in prefill, INT4 weights and FP8 rows in decode: two workers behind a
+    router say what `local` says, log probabilities to the bit."""
+    fp8, int4 = quantized
+    one = local("--prefill-model-path", str(fp8), "--kv-cache-dtype", decode_format,
+                make=lambda *options: tiny(*options, path=int4))
+    pair = Pair(make=lambda *options, **kwargs: tiny(*options, path=fp8, **kwargs),
+                make_decode=lambda *options, **kwargs: tiny(*options, path=int4, **kwargs), options=(),
+                prefill=("--kv-cache-dtype", "bf16"), decode=("--kv-cache-dtype", decode_format))
+    try:
+        router = pair.router(kind)
+        bodies = [{**body, "return_logprob": True} for body in requests_of(40, 5)]
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            got, want = (list(pool.map(lambda body: post(where, "/generate", body), bodies))
+                         for where in (router, one))
+        for key in ("output_token_logprobs", "input_token_logprobs"):
+            assert [g["meta_info"][key] for g in got] == [w["meta_info"][key] for w in want], key
+        assert [g["output_ids"] for g in got] == [w["output_ids"] for w in want]
+        pair.wait_idle()
+    finally:
+        pair.kill()
+        one.kill()
+
+
+@pytest.mark.parametrize("make,count", [
+    (tiny, 200), pytest.param(Server, 50, marks=needs_smollm2)], ids=["tiny", "smollm2"])
 def test_local_equals_one_server(make, count, alone):
     """Both engines in one process."""
     options = ("--kv-cache-dtype", "bf16")
@@ -279,12 +341,22 @@ def test_metrics_have_sglangs_names(pair, router):
             assert lines and all(f'engine_type="{mode}"' in line for line in lines), (mode, name)
 
 
+def test_rows_are_in_no_shared_memory(pair):
+    """Nobody else on the machine could open them: the workers map no shared segment."""
+    for worker in (pair.prefill, pair.decode):
+        maps = open(f"/proc/{worker.process.pid}/maps").read()
+        assert "/dev/shm" not in maps and "/SYSV" not in maps and "/memfd:" not in maps
+        shared = [line for line in maps.splitlines() if line.split()[1][3] == "s"]
+        assert all(line.split()[1][1] == "-" for line in shared), shared  # files, to be read alone
+
+
 def resident_bytes(server):
     status = open(f"/proc/{server.process.pid}/status").read()
     return next(int(line.split()[1]) << 10 for line in status.splitlines()
                 if line.startswith("RssAnon"))
 
 
+@needs_smollm2
 def test_local_holds_one_weight_set(tmp_path):
     """SmolLM2's weights are most of what a process holds: two engines of one file hold them once; and of
     two files, what is alike."""

@@ -1,6 +1,7 @@
 """What can go wrong between a prefill and a decode worker: the victim gets a clear error in time, pages
 are back on both sides, the next request is served."""
 import concurrent.futures
+import copy
 import itertools
 import json
 import os
@@ -14,7 +15,7 @@ import time
 import httpx
 import pytest
 
-from disaggregated import ALIKE, Pair, metric
+from disaggregated import ALIKE, PREFILL_OPTIONS, Pair, metric
 from routers import TINY, free_port, tiny
 
 ROOMS = itertools.count(1000)
@@ -31,8 +32,9 @@ ROUNDS = int(os.environ.get("TERN_SOAK_ROUNDS", "3"))
 def make_pair():
     made = []
 
-    def make(**kwargs):
-        made.append(Pair(options=(*ALIKE, *HEARTBEAT), **kwargs))
+    def make(decode=(), decode_rows="bf16", **kwargs):
+        made.append(Pair(options=HEARTBEAT, prefill=(*ALIKE, *kwargs.pop("prefill", ())),
+                         decode=("--kv-cache-dtype", decode_rows, *decode), **kwargs))
         return made[-1]
 
     yield make
@@ -134,9 +136,9 @@ def wait_until(condition, timeout=10):
         time.sleep(0.005)
 
 
-def transferring(pair):
+def transferring(pair, requests=1):
     loads = httpx.get(pair.decode.url + "/v1/loads").json()["loads"][0]["disaggregation"]
-    return loads["decode_transfer_queue_reqs"] > 0
+    return loads["decode_transfer_queue_reqs"] >= requests
 
 
 def test_prefill_is_killed(make_pair, want):
@@ -210,6 +212,123 @@ def test_a_worker_stops_and_goes_on(stopped, victim, make_pair, want):
     pair.wait_idle()
     eventually_served(pair, want)
     pair.wait_idle()
+
+
+def test_stale_bytes_of_a_stopped_prefill_land_nowhere(make_pair):
+    """Over TCP: decode has pages for one long request at a time. While the prefill worker that was to
+    fill them stands still, another fills them; when the first goes on, the second's answer is right."""
+    pair = make_pair(prefill=SLOW, decode=("--max-total-tokens", "3520", "--kv-integrity", "sealed"))
+    other = copy.copy(pair)
+    other.bootstrap_port = free_port()
+    other.prefill = tiny(*PREFILL_OPTIONS, "--disaggregation-bootstrap-port", str(other.bootstrap_port),
+                         *ALIKE, *HEARTBEAT).wait_ready()
+    alone = tiny(*ALIKE).wait_ready()
+    try:
+        second = LONG_PROMPT[::-1]
+        want = httpx.post(alone.url + "/generate", json=body(second, 400), timeout=60).json()["output_ids"]
+        victim = Legs(pair, LONG_PROMPT, 4)
+        wait_until(lambda: transferring(pair) and pair.decode.stats()["num_used_tokens"] >= 2900)
+        time.sleep(0.1)  # some pages are on their way
+        pair.prefill.process.send_signal(signal.SIGSTOP)
+        since = time.monotonic()
+        try:
+            victim.fails("decode", since, VICTIM_S)
+            legs = Legs(other, second, 400)
+            wait_until(lambda: not transferring(pair) and pair.decode.stats()["num_running_reqs"] == 1)
+        finally:
+            pair.prefill.process.send_signal(signal.SIGCONT)
+        victim.fails("prefill", time.monotonic(), VICTIM_S)
+        assert "decode" not in legs.ended  # it was decoding while the other went on
+        _, status, text = legs.wait("decode")
+        assert status == 200, text
+        assert json.loads(text)["output_ids"] == want
+        pair.wait_idle()
+    finally:
+        other.prefill.kill()
+        alone.kill()
+
+
+def test_a_slow_decode_worker(make_pair, want):
+    """It stands still most of the time, never as long as a time-out: everything is served."""
+    pair = make_pair()
+    over = threading.Event()
+
+    def slow_down():
+        while not over.is_set():
+            pair.decode.process.send_signal(signal.SIGSTOP)
+            time.sleep(0.3)
+            pair.decode.process.send_signal(signal.SIGCONT)
+            time.sleep(0.05)
+
+    clean = json.loads(Legs(pair, LONG_PROMPT[:400], 20).wait("decode")[2])["output_ids"]
+    slow = threading.Thread(target=slow_down, daemon=True)
+    slow.start()
+    try:
+        for legs in [Legs(pair, LONG_PROMPT[:400], 20) for _ in range(6)]:
+            _, status, text = legs.wait("decode", 60)
+            assert status == 200, text
+            assert json.loads(text)["output_ids"] == clean
+            assert legs.wait("prefill")[1] == 200
+    finally:
+        over.set()
+        slow.join()
+    pair.wait_idle()
+    is_served(pair, want)
+
+
+@pytest.mark.parametrize("kind", ["sr", "smg"])
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("dies", ["prefill", "decode"])
+def test_a_worker_dies_behind_a_router(dies, stream, kind, make_pair):
+    """The router's client hears of it, whole and in time."""
+    pair = make_pair(prefill=SLOW)
+    router = pair.router(kind, "--disable-retries")
+    with concurrent.futures.ThreadPoolExecutor(3) as pool:
+        asked = [pool.submit(lambda: router.post("/generate", body(LONG_PROMPT, 4, stream)))
+                 for _ in range(3)]
+        wait_until(lambda: transferring(pair, 3))
+        getattr(pair, dies).process.kill()
+        since = time.monotonic()
+        for one in asked:
+            reply = one.result()
+            assert reply.status_code in (500, 502, 503) or stream and "error" in reply.text, reply.text
+            assert time.monotonic() - since < VICTIM_S
+            if dies == "prefill" and kind == "smg" and not stream:
+                assert json.loads(reply.text)["error"]["message"]
+
+
+@pytest.mark.parametrize("kind", ["sr", "smg"])
+def test_a_router_retries_with_the_same_rid(kind, make_pair, want):
+    """One of two decode workers is dead: the router sends such requests again, in a new room, under the
+    rid that the prefill worker has seen."""
+    pair = make_pair(prefill=("--disaggregation-bootstrap-timeout", "1"))  # sr waits for both answers
+    dead = pair.new_decode().wait_ready()
+    router = pair.router(kind, "--decode", dead.url, "--policy", "round_robin",
+                         "--health-check-interval-secs", "60")
+    dead.kill()
+    for i in range(4):
+        reply = router.post("/generate", {**body([5, 6, 7], 8), "rid": f"again-{i}"})
+        assert reply.status_code == 200, reply.text
+        assert reply.json()["output_ids"] == want
+        assert reply.json()["meta_info"]["id"] == f"again-{i}"
+    wait_until(lambda: metric(pair.prefill, "sglang:num_running_reqs") == 0)
+    pair.wait_idle()
+
+
+@pytest.mark.parametrize("kind", ["sr", "smg"])
+def test_a_client_of_a_router_leaves(kind, make_pair, want):
+    """The router closes its connections to both workers: that is an abort."""
+    pair = make_pair(prefill=SLOW)
+    router = pair.router(kind)
+    with pytest.raises(httpx.ReadTimeout):  # while rows are computed
+        httpx.post(router.url + "/generate", json=body(LONG_PROMPT, 4), timeout=0.4)
+    pair.wait_idle(VICTIM_S)
+    with httpx.stream("POST", router.url + "/generate", json=body([5, 6, 7], 3000, stream=True),
+                      timeout=60) as reply:  # while tokens come
+        lines = reply.iter_lines()
+        next(line for line in lines if line)
+    pair.wait_idle(VICTIM_S)
+    is_served(pair, want)
 
 
 class Proxy:
@@ -296,6 +415,53 @@ def test_a_cut_or_changed_frame(fault, make_pair, want):
     assert failed >= 4
     eventually_served(pair, want)
     proxy.close()
+
+
+@pytest.mark.parametrize("rows", ["bf16", "fp8_tiled"])
+def test_retracted_after_prefill_is_gone(rows, make_pair):
+    """The prompt is computed on the decode worker, counted and logged. Equal formats: nothing changes; else
+    the answer goes on from the tokens that were sent."""
+    new_tokens = 1500  # of two requests: more than decode holds
+    pair = make_pair(decode=("--max-total-tokens", "2048", "--num-reserved-decode-tokens", "0"),
+                     decode_rows=rows)
+    requests = [body([7 + i] * 100, new_tokens, stream=True) for i in range(2)]
+    counter = "tern:decode_local_recomputes_total"
+    computed = []
+
+    def ask(i):
+        request = {**requests[i], **pair.rooms(next(ROOMS))}
+
+        def compute():
+            reply = httpx.post(pair.prefill.url + "/generate", json={**request, "stream": False}, timeout=60)
+            computed.append(reply.status_code)
+        other = threading.Thread(target=compute)
+        other.start()
+        said = []
+        with httpx.stream("POST", pair.decode.url + "/generate", json=request, timeout=60) as reply:
+            assert reply.status_code == 200
+            for line in reply.iter_lines():
+                if not line.startswith("data: {"):
+                    continue
+                ids = json.loads(line.removeprefix("data: "))["output_ids"]
+                assert ids[:len(said)] == said  # what was sent stays
+                said = ids
+        other.join()
+        return said
+
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        asked = [pool.submit(ask, i) for i in range(2)]
+        wait_until(lambda: computed == [200, 200])
+        pair.prefill.process.kill()
+        assert metric(pair.decode, counter) == 0
+        got = [one.result() for one in asked]
+    assert metric(pair.decode, counter) > 0
+    assert "its prompt is computed here" in pair.decode.log()
+    assert [len(ids) for ids in got] == [new_tokens] * 2
+    if rows == "bf16":
+        alone = tiny(*ALIKE).wait_ready()
+        assert got == [httpx.post(alone.url + "/generate", json={**request, "stream": False},
+                                  timeout=60).json()["output_ids"] for request in requests]
+        alone.kill()
 
 
 @pytest.mark.parametrize("kind", ["sr", "smg"])
@@ -414,13 +580,13 @@ def test_secrets(make_pair, want, tmp_path):
     is_served(pair, want)
     for options in ((flag, str(wrong)), ()):
         pair.decode.kill()
-        pair.decode_options = options
+        pair.decode_options = (*ALIKE, *options)
         pair.decode = pair.new_decode().wait_ready()
         legs = Legs(pair, [5, 6, 7], 8)
         legs.fails("decode", time.monotonic(), VICTIM_S, "secret")
         legs.leave()
     pair.decode.kill()
-    pair.decode_options = (flag, str(right))
+    pair.decode_options = (*ALIKE, flag, str(right))
     pair.decode = pair.new_decode().wait_ready()
     eventually_served(pair, want)
     pair.wait_idle()

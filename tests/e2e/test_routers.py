@@ -1,4 +1,5 @@
 """Regular workers behind the real routers: registration, policies, affinity, loads, errors, aborts."""
+import contextlib
 import json
 import threading
 import time
@@ -57,7 +58,8 @@ def test_answers_are_the_workers_own(router, workers):
     chats = [client.chat.completions.create(model="tiny", messages=messages, temperature=0,
                                             max_tokens=16) for client in (direct, through)]
     assert chats[0].choices[0].message.content == chats[1].choices[0].message.content != ""
-    assert chats[0].usage == chats[1].usage
+    counts = [(chat.usage.prompt_tokens, chat.usage.completion_tokens) for chat in chats]
+    assert counts[0] == counts[1] and min(counts[0]) > 0  # which worker had some of it cached is chance
     stream = through.chat.completions.create(model="tiny", messages=messages, temperature=0,
                                              max_tokens=16, stream=True)
     text = "".join(chunk.choices[0].delta.content or "" for chunk in stream if chunk.choices)
@@ -118,17 +120,51 @@ def test_cache_aware_keeps_a_prefix_together(workers):
             router.kill()
 
 
-@pytest.mark.parametrize("kind", ["sr", "smg"])
-def test_power_of_two_reads_loads(kind, workers):
-    """Both routers: with one worker busy, short requests all go to the other."""
-    options = ["--load-monitor-interval", "1"] if kind == "smg" else []
+@contextlib.contextmanager
+def kept_busy(worker):
+    client, over = httpx.Client(timeout=60), threading.Event()
+
+    def ask():
+        while not over.is_set():
+            with client.stream("POST", worker.url + "/generate", json=LONG) as reply:
+                for _ in reply.iter_lines():
+                    if over.is_set():
+                        break
+
+    threads = [threading.Thread(target=ask, daemon=True) for _ in range(2)]  # never both between two
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+        client.close()
+
+
+def served_by(workers, router, requests):
+    before = [finished(worker) for worker in workers]
+    for i in range(requests):
+        reply = router.post("/generate", {"text": f"b{i}", "sampling_params": GREEDY})
+        assert reply.is_success, reply.text
+    return [finished(worker) - b for worker, b in zip(workers, before)]
+
+
+def all_go_to_the_second(workers, router):
+    """From when the router has seen the load of the first."""
+    deadline = time.monotonic() + 30
+    while served_by(workers, router, 12)[1] < 12:
+        assert time.monotonic() < deadline
+
+
+@pytest.mark.parametrize("kind,options", [("sr", []), ("smg", ["--load-monitor-interval", "1"])])
+def test_power_of_two_takes_the_worker_with_less_to_do(kind, options, workers):
+    """sglang-router polls /get_load, smg /v1/loads."""
     router = routed(kind, workers, "--policy", "power_of_two", *options)
     try:
-        idle = [finished(worker) for worker in workers]
-        for i in range(12):
-            assert router.post("/generate", {"text": f"a{i}", "sampling_params": GREEDY}).is_success
-        done = [finished(worker) - before for worker, before in zip(workers, idle)]
-        assert sum(done) == 12, done
+        with kept_busy(workers[0]):
+            all_go_to_the_second(workers, router)
     finally:
         router.kill()
 
@@ -151,35 +187,10 @@ def test_smg_avoids_a_loaded_worker(workers):
     """smg polls /v1/loads; a worker over its limit of token usage gets no more requests."""
     router = routed("smg", workers, "--policy", "round_robin", "--load-monitor-interval", "1",
                     "--worker-overload-token-usage", "0.0001")
-    client, over = httpx.Client(timeout=60), threading.Event()
-
-    def keep_busy():
-        while not over.is_set():
-            with client.stream("POST", workers[0].url + "/generate", json=LONG) as reply:
-                for _ in reply.iter_lines():
-                    if over.is_set():
-                        break
-
-    def served_by(requests):
-        before = [finished(worker) for worker in workers]
-        for i in range(requests):
-            reply = router.post("/generate", {"text": f"b{i}", "sampling_params": GREEDY})
-            assert reply.is_success, reply.text
-        return [finished(worker) - b for worker, b in zip(workers, before)]
-
-    busy = [threading.Thread(target=keep_busy, daemon=True) for _ in range(2)]  # never both between two
-    for thread in busy:
-        thread.start()
     try:
-        deadline = time.monotonic() + 20  # until smg has seen the load
-        while served_by(2)[1] < 2:
-            assert time.monotonic() < deadline
-        assert served_by(6)[1] == 6
+        with kept_busy(workers[0]):
+            all_go_to_the_second(workers, router)
     finally:
-        over.set()
-        for thread in busy:
-            thread.join()
-        client.close()
         router.kill()
 
 
