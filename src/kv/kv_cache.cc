@@ -24,12 +24,12 @@ bool KvLease::Holds(PageId page) const {
 class KvCache::MatchVerifier final : public PageVerifier {
  public:
   MatchVerifier(KvCache& cache, const CacheNamespace& space, std::span<const int32_t> tokens)
-      : cache_(cache),
-        tokens_(tokens),
-        chains_{ChainRoot(cache.options_.model_id, space)},
-        now_us_(cache.clock_.NowUs()) {}
+      : cache_(cache), tokens_(tokens), now_us_(cache.clock_.NowUs()) {
+    chains_.reserve(tokens.size() / static_cast<size_t>(cache.format().page_tokens()) + 1);
+    chains_.push_back(ChainRoot(cache.options_.model_id, space));
+  }
 
-  // The chain of page `index` of the sequence, and the one before it.
+  // The chain of page `index` of the sequence, and the one before it. Neither allocates.
   uint64_t ChainOf(int64_t index) { return ChainBefore(index + 1); }
   uint64_t ChainBefore(int64_t index) {
     const auto page_tokens = static_cast<size_t>(cache_.format().page_tokens());
@@ -107,7 +107,10 @@ int64_t KvCache::MatchPrefix(const CacheNamespace& space, std::span<const int32_
   TERN_CHECK(lease->pages() == 0);
   if (!options_.reuse_prefixes || tokens.empty()) return 0;
   const int64_t usable = Reusable(static_cast<int64_t>(tokens.size()) - 1, first_decode_row);
+  // Before pages are locked.
   std::vector<PageRef> found;
+  found.reserve(static_cast<size_t>(usable / format().page_tokens()));
+  MakeRoom(usable / format().page_tokens(), lease);
   MatchVerifier verifier(*this, space, tokens);
   lease->prefix_ =
       radix_.MatchAndLock(space, tokens.first(static_cast<size_t>(usable)), &found, &verifier);
@@ -126,13 +129,7 @@ bool KvCache::Reserve(int64_t positions, KvLease* lease) {
     ++evicted_pages_;
   }
   // Before a page is taken: one that no lease lists would be lost when memory runs out.
-  // Room doubles, so that a growing sequence seldom moves its lists.
-  const auto needed = static_cast<size_t>(lease->pages() + std::max<int64_t>(missing, 0));
-  if (needed > lease->expected_.capacity()) {
-    lease->expected_.reserve(std::max({needed, 2 * lease->expected_.capacity(), size_t{16}}));
-  }
-  lease->chains_.reserve(lease->expected_.capacity());
-  lease->block_table_.reserve(lease->expected_.capacity());
+  MakeRoom(lease->pages() + std::max<int64_t>(missing, 0), lease);
   for (int64_t i = 0; i < missing; ++i) {
     const PageRef page = *pool_.Alloc();
     if (seals_ != nullptr) seals_->Forget(page.id);
@@ -185,6 +182,11 @@ void KvCache::NoteWritten(const CacheNamespace& space, std::span<const int32_t> 
                           int64_t first, int64_t last, KvLease* lease,
                           std::span<const uint64_t> sums) {
   const int64_t page_tokens = format().page_tokens();
+  if (const size_t most =
+          to_seal_.size() + static_cast<size_t>(PagesFor(last) - first / page_tokens);
+      seals_ != nullptr && sums.empty() && most > to_seal_.capacity()) {
+    to_seal_.reserve(std::max(most, 2 * to_seal_.capacity()));
+  }
   for (int64_t index = first / page_tokens; index * page_tokens < last; ++index) {
     const auto i = static_cast<size_t>(index);
     const PageId page = lease->expected_[i].id;
@@ -268,6 +270,8 @@ RadixCache::Node* KvCache::OfferTail(const CacheNamespace& space, std::span<cons
 }
 
 void KvCache::Release(KvLease* lease) {
+  // Of a pass that memory did not suffice for.
+  std::erase_if(to_seal_, [&](const SealTable::Rows& rows) { return lease->Holds(rows.page); });
   // Those that are held are this lease's own; cached ones belong to the tree, whatever place they
   // have in a list that something may have damaged.
   for (const PageRef& page : lease->expected_) {
@@ -417,6 +421,15 @@ void KvCache::QuarantinePage(PageId page) {
 }
 
 int64_t KvCache::Flush() { return radix_.Evict(radix_.evictable_pages()); }
+
+void KvCache::MakeRoom(int64_t pages, KvLease* lease) {
+  const auto needed = static_cast<size_t>(pages);
+  if (needed > lease->expected_.capacity()) {
+    lease->expected_.reserve(std::max({needed, 2 * lease->expected_.capacity(), size_t{16}}));
+  }
+  lease->chains_.reserve(lease->expected_.capacity());
+  lease->block_table_.reserve(lease->expected_.capacity());
+}
 
 void KvCache::Append(PageRef page, uint64_t chain, KvLease* lease) {
   lease->expected_.push_back(page);

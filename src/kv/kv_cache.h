@@ -1,6 +1,7 @@
 // KvCache: page pool and prefix cache together, and the leases through which sequences hold pages.
-// It knows no requests: a holder brings its namespace and tokens. Owner: the engine.
-// Thread: the engine thread.
+// It knows no requests: a holder brings its namespace and tokens. When memory runs out, a call that
+// throws std::bad_alloc has lost no page: the lease can be released, and must be where rows were
+// being written. Owner: the engine. Thread: the engine thread.
 #pragma once
 
 #include <algorithm>
@@ -176,6 +177,9 @@ class KvCache {
   class MatchVerifier;
 
   KvCache(PagePool pool, Options options);
+  // So that a lease of that many pages takes no memory. Room doubles: a growing sequence seldom
+  // moves its lists.
+  static void MakeRoom(int64_t pages, KvLease* lease);
   void Append(PageRef page, uint64_t chain, KvLease* lease);
   // Those of `rows` rows that may be another sequence's prompt.
   int64_t Reusable(int64_t rows, int64_t first_decode_row) const {
