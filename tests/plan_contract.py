@@ -114,6 +114,16 @@ finally:
 served = re.search(r"memory: (weights .* = [0-9.]+) of ", memory).group(1)
 assert served == host["memory_summary"].split(" of ")[0], (served, host["memory_summary"])
 
+# Without flags, decode's speed is the sum of what this machine's kernels take, each of them at memory's speed at best.
+step = plan(*tiny, "--context-length", "64", "--batch", "2")["decode"][-1]
+assert step["batch"] == 2 and step["other_seconds"] > 0, step
+within(1e-9, step["weight_seconds"] + step["attention_seconds"] + step["other_seconds"], step["seconds"])
+within(1e-9, step["tokens_per_s"], 2 / step["seconds"])
+step = host["decode"][0]  # flags: two limits alone
+assert step["other_seconds"] == 0, step
+within(1e-9, step["seconds"], max(step["weight_bytes"] / 10e9, step["weight_operations"] / 100e9) +
+       max(step["attention_bytes"] / 10e9, step["attention_operations"] / 100e9))
+
 # A GGUF file's own tensors count, as `inspect` counts them.
 gguf = "tests/data/gguf/deepseek2.gguf"
 got = plan(gguf, "--gpus", "1", "--gpu-memory", "1GB")

@@ -23,6 +23,9 @@ Json PointJson(const PlanReport& r, const PlanPoint& point, bool decode) {
   json["seconds"] = point.cost.seconds;
   json["tokens_per_s"] = point.tokens_per_s;
   if (decode) json["tokens_per_s_per_request"] = 1 / point.cost.seconds;
+  json["weight_seconds"] = point.cost.weight_seconds;
+  json["attention_seconds"] = point.cost.attention_seconds;
+  json["other_seconds"] = point.cost.other_seconds;
   json["weight_bytes"] = point.cost.weight_bytes;
   json["weight_operations"] = point.cost.weight_operations;
   json["attention_bytes"] = point.cost.attention_bytes;
