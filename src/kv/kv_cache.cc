@@ -12,6 +12,7 @@ namespace tern {
 namespace {
 
 constexpr uint32_t kPagesPerSearch = 4096;  // that SweepOne looks at
+constexpr int64_t kIntervalsInUse = 10;     // without a verification, at most, of a page in use
 
 }  // namespace
 
@@ -40,11 +41,11 @@ class KvCache::MatchVerifier final : public PageVerifier {
     return chains_[static_cast<size_t>(index)];
   }
 
-  Verdict Judge(PageRef page, int64_t index) override {
+  Verdict Judge(PageRef page, int64_t index, bool in_use) override {
     if (cache_.options_.integrity == KvIntegrity::kOff) return Verdict::kShare;
     const int64_t page_tokens = cache_.format().page_tokens();
     std::optional<KvViolationKind> kind = cache_.CheckIdentity(page, ChainOf(index), page_tokens);
-    if (!kind && !cache_.VerifySeal(page.id, now_us_)) kind = KvViolationKind::kSeal;
+    if (!kind && !cache_.VerifySeal(page.id, in_use, now_us_)) kind = KvViolationKind::kSeal;
     if (!kind) return Verdict::kShare;
     return Refuse(*kind, page.id);
   }
@@ -371,11 +372,10 @@ void KvCache::SealWritten() {
   }
 }
 
-bool KvCache::VerifySeal(PageId page, int64_t now_us) {
+bool KvCache::VerifySeal(PageId page, bool in_use, int64_t now_us) {
   if (seals_ == nullptr || faults_.skip_seal_check || seals_->rows(page) == 0) return true;
-  const int64_t good_us = seals_->good_us(page);
-  if (options_.verify_interval_us > 0 && good_us + options_.verify_interval_us > now_us)
-    return true;
+  const int64_t interval_us = options_.verify_interval_us * (in_use ? kIntervalsInUse : 1);
+  if (interval_us > 0 && seals_->good_us(page) + interval_us > now_us) return true;
   ++verified_pages_;
   const int64_t start_us = clock_.NowUs();  // `now_us` is when the whole match began
   const bool good = seals_->Matches(page, now_us);

@@ -76,8 +76,9 @@ RadixCache::Node* RadixCache::FindChild(const Space& space, Node* parent, uint64
     if (node->tokens.size() != tokens.size()) continue;  // a tail
     if (!std::ranges::equal(tokens, node->tokens) && !faults_.match_without_tokens) continue;
     using Verdict = PageVerifier::Verdict;
-    const Verdict verdict =
-        verifier != nullptr ? verifier->Judge(node->page, node->depth - 1) : JudgeTag(node->page);
+    const Verdict verdict = verifier != nullptr
+                                ? verifier->Judge(node->page, node->depth - 1, node->locks > 0)
+                                : JudgeTag(node->page);
     if (verdict == Verdict::kShare) return node;
     if (verdict == Verdict::kRefuse) continue;
     Condemn(node->page.id);

@@ -40,7 +40,8 @@ class PageVerifier {
     kCondemn,  // not to be trusted by anybody
   };
   virtual ~PageVerifier() = default;
-  virtual Verdict Judge(PageRef page, int64_t index) = 0;
+  // `in_use`: others have it locked.
+  virtual Verdict Judge(PageRef page, int64_t index, bool in_use) = 0;
   virtual Verdict JudgeRows(PageRef page, int64_t index, std::span<const int32_t> listed,
                             int64_t rows) = 0;
 };
