@@ -102,7 +102,9 @@ assert all(f in free for f in ("--kv-memory", "--bandwidth-efficiency", "--arith
 tiny = ("tests/data/tiny/model", "--max-total-tokens", "8192", "--kv-cache-dtype", "fp8_e4m3", "--threads", "1")
 host = plan(*tiny, "--bandwidth", "10GB/s", "--flops", "100G")
 assert host["machine"]["this_host"] and host["kv"]["tokens"] == 8192
+assert 4 << 20 < host["program_bytes"] < 100 << 20, host["program_bytes"]  # code, libraries, tokenizer
 devices = plan(tiny[0], "--gpus", "1", "--kv-memory", "1GiB", "--kv-cache-dtype", "fp8_e4m3")
+assert devices["program_bytes"] is None
 assert devices["kv"]["page_bytes"] == host["kv"]["page_bytes"]
 server = subprocess.Popen([TERN, "serve", "--model-path", *tiny, "--port", "0"], stderr=subprocess.PIPE, text=True)
 try:

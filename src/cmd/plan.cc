@@ -21,6 +21,7 @@
 #include "bench/machine_limits.h"
 #include "cmd/commands.h"
 #include "cmd/disaggregation_options.h"
+#include "cmd/load.h"
 #include "cmd/plan_report.h"
 #include "cmd/serving.h"
 #include "engine/engine.h"
@@ -329,6 +330,10 @@ Status PlanHost(PlanOptions& o, Host* host, PlanReport* report) {
   TERN_ASSIGN_OR_RETURN(LoadOptions load, LoadOptionsOf(o.path, o.recipe));
   if (local) load.shared = &shared;
   const uint64_t available = AvailableMemoryBytes();
+  // As `serve` has it besides weights, workspace and pages: no list of parts would say it.
+  const auto tokenizer =
+      load.format == LoadFormat::kDummy ? LoadDummyTokenizer(o.path) : LoadTokenizer(o.path);
+  const uint64_t heap = ResidentBytes() - ResidentFileBytes();
   {
     TERN_ASSIGN_OR_RETURN(const auto model, LoadModel(o.path, *ops, load));
     TERN_ASSIGN_OR_RETURN(o.engine.kv_format,
@@ -338,6 +343,8 @@ Status PlanHost(PlanOptions& o, Host* host, PlanReport* report) {
     } else {
       TERN_ASSIGN_OR_RETURN(report->memory,
                             PlanMemory(model->info(), MemoryPlanInputOf(o.engine, available)));
+      // Code that has run by now; what the allocator keeps of loading is no part of it.
+      report->program_bytes = heap + ResidentFileBytes();
     }
   }
   report->host = true;

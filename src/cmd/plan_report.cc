@@ -96,6 +96,7 @@ Json PlanJson(const PlanReport& r) {
                             {"workspace", m.workspace_bytes},
                             {"kv", m.kv_bytes},
                             {"total", m.total_bytes()}};
+  json["program_bytes"] = r.program_bytes > 0 ? Json(r.program_bytes) : Json();
   json["kv"] = {{"bytes_per_token", m.bytes_per_token},
                 {"page_bytes", m.page_bytes},
                 {"page_tokens", r.page_tokens},
@@ -157,6 +158,10 @@ std::string PlanText(const PlanReport& r) {
     row("workspace", m.workspace_bytes);
     row("KV pages", m.kv_bytes);
     row("total", m.total_bytes());
+    if (r.program_bytes > 0) {
+      row("program, tokenizer", r.program_bytes);
+      row("resident when all is used", m.total_bytes() + r.program_bytes);
+    }
   }
   text += memory.ToText();
   text += fmt::format(
