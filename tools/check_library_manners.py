@@ -13,12 +13,12 @@ RULES = {
     r"\bfmt::print\s*\(": set(),
     r"\b(std::)?(exit|_exit|quick_exit|abort|terminate)\s*\(": {"base/check.cc"},
     r"\bgetenv\s*\(": {"base/env.cc"},
-    r"(?<!no )\bthrow\b": {"base/json.cc"},
+    r"(?<!no )\bthrow\b": {"base/json.cc", "base/test_allocation.h"},
 }
 errors, files = [], 0
 for path in sorted((ROOT / "src").rglob("*.cc")) + sorted((ROOT / "src").rglob("*.h")):
     name = path.relative_to(ROOT / "src").as_posix()
-    if name.startswith("cmd/") or name.endswith(("_test.cc", "_main.cc", "/test_allocation.h")): continue
+    if name.startswith("cmd/") or name.endswith(("_test.cc", "_main.cc")): continue
     files += 1
     for number, line in enumerate(path.read_text().splitlines(), 1):
         code = re.sub(r'"(\\.|[^"\\])*"', '""', line).split("//")[0]
