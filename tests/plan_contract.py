@@ -102,7 +102,9 @@ assert all(f in free for f in ("--kv-memory", "--bandwidth-efficiency", "--arith
 tiny = ("tests/data/tiny/model", "--max-total-tokens", "8192", "--kv-cache-dtype", "fp8_e4m3", "--threads", "1")
 host = plan(*tiny, "--bandwidth", "10GB/s", "--flops", "100G")
 assert host["machine"]["this_host"] and host["kv"]["tokens"] == 8192
+assert 4 << 20 < host["program_bytes"] < 100 << 20, host["program_bytes"]  # code, libraries, tokenizer
 devices = plan(tiny[0], "--gpus", "1", "--kv-memory", "1GiB", "--kv-cache-dtype", "fp8_e4m3")
+assert devices["program_bytes"] is None
 assert devices["kv"]["page_bytes"] == host["kv"]["page_bytes"]
 server = subprocess.Popen([TERN, "serve", "--model-path", *tiny, "--port", "0"], stderr=subprocess.PIPE, text=True)
 try:
@@ -113,6 +115,16 @@ finally:
 # All but the memory that was free at that moment.
 served = re.search(r"memory: (weights .* = [0-9.]+) of ", memory).group(1)
 assert served == host["memory_summary"].split(" of ")[0], (served, host["memory_summary"])
+
+# Without flags, decode's speed is the sum of what this machine's kernels take, each of them at memory's speed at best.
+step = plan(*tiny, "--context-length", "64", "--batch", "2")["decode"][-1]
+assert step["batch"] == 2 and step["other_seconds"] > 0, step
+within(1e-9, step["weight_seconds"] + step["attention_seconds"] + step["other_seconds"], step["seconds"])
+within(1e-9, step["tokens_per_s"], 2 / step["seconds"])
+step = host["decode"][0]  # flags: two limits alone
+assert step["other_seconds"] == 0, step
+within(1e-9, step["seconds"], max(step["weight_bytes"] / 10e9, step["weight_operations"] / 100e9) +
+       max(step["attention_bytes"] / 10e9, step["attention_operations"] / 100e9))
 
 # A GGUF file's own tensors count, as `inspect` counts them.
 gguf = "tests/data/gguf/deepseek2.gguf"

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdio>
 #include <fstream>
@@ -89,12 +90,23 @@ uint64_t AvailableMemoryBytes() {
   return available;
 }
 
-uint64_t ResidentBytes() {
+namespace {
+
+// The first numbers of /proc/self/statm: all, resident, resident of files.
+std::array<uint64_t, 3> StatmBytes() {
   std::ifstream in("/proc/self/statm");
-  uint64_t total = 0, resident = 0;
-  in >> total >> resident;
-  return resident * static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
+  std::array<uint64_t, 3> bytes = {};
+  for (uint64_t& number : bytes) {
+    in >> number;
+    number *= static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
+  }
+  return bytes;
 }
+
+}  // namespace
+
+uint64_t ResidentBytes() { return StatmBytes()[1]; }
+uint64_t ResidentFileBytes() { return StatmBytes()[2]; }
 
 std::string CpuName() {
   std::ifstream in("/proc/cpuinfo");

@@ -13,6 +13,8 @@ int AvailableThreads();
 uint64_t AvailableMemoryBytes();
 // Resident set of this process in bytes.
 uint64_t ResidentBytes();
+// Of these, pages of mapped files: code and libraries.
+uint64_t ResidentFileBytes();
 // "AMD EPYC 9554", from /proc/cpuinfo; "unknown" when it does not say.
 std::string CpuName();
 

@@ -57,6 +57,9 @@ class Streams {
       Ask(i, std::max<int64_t>(1, share / options_.batch));
       while (sinks_[i]->tokens == 0 && !sinks_[i]->ended) TERN_RETURN_IF_ERROR(Step());
     }
+    // Until every page has been used: the system clears memory when it is first written, which
+    // costs more than all checks, and whoever writes first would seem to.
+    while (core_->evicted_tokens() == 0) TERN_RETURN_IF_ERROR(Step());
     return OkStatus();
   }
 

@@ -1,8 +1,13 @@
 // The cases of kernel_bench.h.
+#include "bench/kernel_cases.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <memory>
+#include <optional>
+#include <span>
+#include <string_view>
 #include <utility>
 
 #include "base/rng.h"
@@ -43,6 +48,13 @@ Arithmetic AttentionArithmetic(const Ops& ops) {
   return HasBf16Products(ops) ? Arithmetic::kBf16 : Arithmetic::kF32;
 }
 
+std::optional<DType> DTypeNamed(std::string_view name) {
+  for (int i = 0; i <= static_cast<int>(DType::kQ6_K); ++i) {
+    if (InfoOf(static_cast<DType>(i)).name == name) return static_cast<DType>(i);
+  }
+  return std::nullopt;
+}
+
 // A made-up weight [n, k] as a checkpoint stores it: bits are random, scales are 1/128.
 struct StoredWeight {
   std::vector<uint32_t> data;
@@ -50,7 +62,7 @@ struct StoredWeight {
   WeightView view;
 };
 
-void MakeStored(const std::string& format, int64_t n, int64_t k, StoredWeight* stored) {
+Status MakeStored(const std::string& format, int64_t n, int64_t k, StoredWeight* stored) {
   Rng rng(static_cast<uint64_t>(n * k));
   const auto fill = [&](int64_t bytes, uint32_t mask) {
     stored->data.resize(static_cast<size_t>((bytes + 3) / 4));
@@ -60,25 +72,25 @@ void MakeStored(const std::string& format, int64_t n, int64_t k, StoredWeight* s
   WeightView& view = stored->view;
   view.rows = n;
   view.columns = k;
-  if (format == "fp8") {
+  if (format.starts_with("FP8")) {
     const Shape blocks{(n + 127) / 128, (k + 127) / 128};
     stored->scales.assign(static_cast<size_t>(*blocks.elements()), 0x3C000000);  // 2^-7
     view.scheme = WeightView::Scheme::kFp8Block;
     view.data = {DType::kF8E4M3, Shape{n, k}, fill(n * k, 0xF7F7F7F7)};  // no NaN
     view.scales = {DType::kF32, blocks, std::as_bytes(std::span(stored->scales))};
-  } else if (format == "int4") {
+  } else if (format.starts_with("INT4")) {
     stored->scales.assign(static_cast<size_t>(n * k / 64), 0x3C003C00);
     view.scheme = WeightView::Scheme::kInt4Group;
     view.data = {DType::kI32, Shape{n, k / 8}, fill(n * k / 2, ~0u)};
     view.scales = {DType::kBF16, Shape{n, k / 32}, std::as_bytes(std::span(stored->scales))};
   } else {
-    const DType dtype = format == "q4_1"   ? DType::kQ4_1
-                        : format == "q8_0" ? DType::kQ8_0
-                                           : DType::kBF16;
-    const auto bytes = static_cast<int64_t>(*StorageBytes(dtype, static_cast<uint64_t>(n * k)));
+    const auto dtype = DTypeNamed(format);
+    const auto bytes = dtype ? StorageBytes(*dtype, static_cast<uint64_t>(n * k)) : std::nullopt;
+    if (!bytes) return InvalidArgument(fmt::format("no made-up weights of {}", format));
     // The top bits of every second byte are cleared: no infinities, whatever the type.
-    view.data = {dtype, Shape{n, k}, fill(bytes, 0x3FFF3FFF)};
+    view.data = {*dtype, Shape{n, k}, fill(static_cast<int64_t>(*bytes), 0x3FFF3FFF)};
   }
+  return OkStatus();
 }
 
 // Calls of `experts` products of `rows` rows each, over weights that no cache holds.
@@ -89,13 +101,15 @@ struct MatMulState {
   size_t next = 0;
 };
 
+}  // namespace
+
 Result<KernelRun> MakeMatMul(Ops& ops, const std::string& format, int64_t n, int64_t k,
-                             int64_t experts, int64_t rows) {
+                             int64_t experts, int64_t rows, int64_t least_bytes) {
   StoredWeight stored;
-  MakeStored(format, n, k, &stored);
+  TERN_RETURN_IF_ERROR(MakeStored(format, n, k, &stored));
   auto state = std::make_shared<MatMulState>();
   uint64_t bytes = 0;
-  while (bytes < static_cast<uint64_t>(kColdBytes) ||
+  while (bytes < static_cast<uint64_t>(least_bytes) ||
          state->weights.size() < static_cast<size_t>(experts)) {
     TERN_ASSIGN_OR_RETURN(state->weights.emplace_back(),
                           ops.Pack(stored.view, Precision::kProduction));
@@ -119,9 +133,11 @@ Result<KernelRun> MakeMatMul(Ops& ops, const std::string& format, int64_t n, int
   return run;
 }
 
+namespace {
+
 Result<KernelRun> MakePack(Ops& ops, const std::string& format, int64_t n, int64_t k) {
   const auto stored = std::make_shared<StoredWeight>();
-  MakeStored(format, n, k, stored.get());
+  TERN_RETURN_IF_ERROR(MakeStored(format, n, k, stored.get()));
   TERN_RETURN_IF_ERROR(ops.Pack(stored->view, Precision::kProduction).status());
   KernelRun run;
   run.bytes = static_cast<double>(stored->view.data.bytes.size());
@@ -137,6 +153,24 @@ struct CacheState {
   std::vector<KvRun> runs;
   std::vector<float> q, out;
 };
+
+// Layers of a cache, by turns.
+struct Layers {
+  std::vector<std::shared_ptr<CacheState>> states;
+  size_t next = 0;
+  CacheState& Next() { return *states[next++ % states.size()]; }
+};
+
+// Calls make() until its states have `least_bytes`.
+template <typename Make>
+Result<std::shared_ptr<Layers>> MakeLayers(int64_t least_bytes, const Make& make) {
+  auto layers = std::make_shared<Layers>();
+  for (uint64_t bytes = 0; layers->states.empty() || bytes < static_cast<uint64_t>(least_bytes);) {
+    TERN_ASSIGN_OR_RETURN(layers->states.emplace_back(), make());
+    bytes += layers->states.back()->memory.size_bytes();
+  }
+  return layers;
+}
 
 Result<std::shared_ptr<CacheState>> MakeCache(KvFormat format, int64_t token_bytes,
                                               int64_t sequences, int64_t positions) {
@@ -173,27 +207,36 @@ double Seen(int64_t positions, int64_t rows) {
          (static_cast<double>(positions) - static_cast<double>(rows - 1) / 2);
 }
 
+}  // namespace
+
 Result<KernelRun> MakeGqa(Ops& ops, const GqaShape& shape, KvFormat format, int64_t sequences,
-                          int64_t positions, int64_t rows) {
+                          int64_t positions, int64_t rows, int64_t least_bytes) {
   const KvRowLayout layout = GqaRowLayout(format, kPageTokens, shape.kv_heads, shape.head_dim);
-  TERN_ASSIGN_OR_RETURN(auto state, MakeCache(format, layout.token_bytes, sequences, positions));
   const std::vector<float> k = Numbers(kPageTokens * shape.kv_heads * shape.head_dim, 2);
-  FillCache(*state, positions, rows, [&](const KvRun& run) {
-    ops.GqaWrite(shape, state->slab, {&run, 1}, k.data(), k.data());
-  });
-  state->q = Numbers(sequences * rows * shape.heads * shape.head_dim, 3);
-  state->out.resize(state->q.size());
+  const auto make = [&]() -> Result<std::shared_ptr<CacheState>> {
+    TERN_ASSIGN_OR_RETURN(auto state, MakeCache(format, layout.token_bytes, sequences, positions));
+    FillCache(*state, positions, rows, [&](const KvRun& run) {
+      ops.GqaWrite(shape, state->slab, {&run, 1}, k.data(), k.data());
+    });
+    state->q = Numbers(sequences * rows * shape.heads * shape.head_dim, 3);
+    state->out.resize(state->q.size());
+    return state;
+  };
+  TERN_ASSIGN_OR_RETURN(const auto layers, MakeLayers(least_bytes, make));
   KernelRun run;
   run.bytes = static_cast<double>(sequences * positions * layout.token_bytes);
   AddOps(AttentionArithmetic(ops),
          4.0 * static_cast<double>(sequences) * Seen(positions, rows) *
              static_cast<double>(shape.heads * shape.head_dim),
          &run);
-  run.run = [&ops, state, shape] {
-    ops.GqaAttention(shape, state->slab, state->runs, state->q.data(), state->out.data());
+  run.run = [&ops, layers, shape] {
+    CacheState& state = layers->Next();
+    ops.GqaAttention(shape, state.slab, state.runs, state.q.data(), state.out.data());
   };
   return run;
 }
+
+namespace {
 
 Result<std::shared_ptr<CacheState>> MakeMlaCache(Ops& ops, const MlaShape& shape, KvFormat format,
                                                  int64_t sequences, int64_t positions,
@@ -207,12 +250,17 @@ Result<std::shared_ptr<CacheState>> MakeMlaCache(Ops& ops, const MlaShape& shape
   return state;
 }
 
-// `selected` > 0: each row attends so many positions, evenly spread.
+}  // namespace
+
 Result<KernelRun> MakeMlaDecode(Ops& ops, const MlaShape& shape, KvFormat format, int64_t sequences,
-                                int64_t positions, int64_t selected) {
-  TERN_ASSIGN_OR_RETURN(auto state, MakeMlaCache(ops, shape, format, sequences, positions, 1));
-  state->q = Numbers(sequences * shape.heads * (shape.latent + shape.rope), 3);
-  state->out.resize(static_cast<size_t>(sequences * shape.heads * shape.latent));
+                                int64_t positions, int64_t selected, int64_t least_bytes) {
+  const auto make = [&]() -> Result<std::shared_ptr<CacheState>> {
+    TERN_ASSIGN_OR_RETURN(auto state, MakeMlaCache(ops, shape, format, sequences, positions, 1));
+    state->q = Numbers(sequences * shape.heads * (shape.latent + shape.rope), 3);
+    state->out.resize(static_cast<size_t>(sequences * shape.heads * shape.latent));
+    return state;
+  };
+  TERN_ASSIGN_OR_RETURN(const auto layers, MakeLayers(least_bytes, make));
   KernelRun run;
   const int64_t row = MlaRowLayout(format, kPageTokens, shape.latent, shape.rope).token_bytes;
   const int64_t seen = sequences * (selected > 0 ? selected : positions);
@@ -227,19 +275,87 @@ Result<KernelRun> MakeMlaDecode(Ops& ops, const MlaShape& shape, KvFormat format
   }
   const std::vector<RowSelection> selections(static_cast<size_t>(selected > 0 ? sequences : 0),
                                              RowSelection{chosen->data(), selected});
-  run.run = [&ops, state, shape, chosen, selections] {
-    ops.MlaDecodeAttention(shape, state->slab, state->runs, state->q.data(), selections,
-                           state->out.data());
+  run.run = [&ops, layers, shape, chosen, selections] {
+    CacheState& state = layers->Next();
+    ops.MlaDecodeAttention(shape, state.slab, state.runs, state.q.data(), selections,
+                           state.out.data());
   };
   return run;
 }
+
+Result<KernelRun> MakeRestOfLayer(Ops& ops, const PlannedLayer& layer, int64_t rows,
+                                  int64_t least_bytes) {
+  // Each sequence writes one row in the middle of its page.
+  constexpr int64_t kPosition = kPageTokens / 2;
+  const GqaShape& gqa = layer.gqa;
+  const MlaShape& mla = layer.mla;
+  const int64_t token_bytes =
+      layer.latent
+          ? MlaRowLayout(layer.format, kPageTokens, mla.latent, mla.rope).token_bytes
+          : GqaRowLayout(layer.format, kPageTokens, gqa.kv_heads, gqa.head_dim).token_bytes;
+  const auto make = [&]() -> Result<std::shared_ptr<CacheState>> {
+    TERN_ASSIGN_OR_RETURN(auto state, MakeCache(layer.format, token_bytes, rows, kPageTokens));
+    for (const auto& bases : state->pages) {
+      const auto row = static_cast<int64_t>(state->runs.size());
+      state->runs.push_back({bases.data(), kPosition, row, 1});
+    }
+    return state;
+  };
+  TERN_ASSIGN_OR_RETURN(const auto layers, MakeLayers(least_bytes, make));
+  const int64_t heads = layer.latent ? mla.heads : gqa.heads;
+  const int64_t dim = layer.latent ? mla.rope : gqa.head_dim;
+  const int64_t key_heads = layer.latent ? 1 : gqa.kv_heads;
+  struct Buffers {
+    std::vector<float> hidden, other, weight, q, k, v, gate, gated, cos, sin;
+  };
+  const int64_t widest = std::max({layer.hidden, layer.q_latent, mla.latent});
+  const auto b = std::make_shared<Buffers>(
+      Buffers{.hidden = Numbers(rows * widest, 1),
+              .other = Numbers(rows * widest, 2),
+              .weight = Numbers(widest, 3),
+              .q = Numbers(rows * heads * dim, 4),
+              .k = Numbers(rows * key_heads * dim, 5),
+              .v = Numbers(rows * std::max(key_heads * dim, mla.latent), 6),
+              .gate = Numbers(rows * layer.intermediate, 7),
+              .gated = Numbers(rows * layer.intermediate, 8),
+              .cos = std::vector<float>(static_cast<size_t>(rows * dim / 2), 1.0f),
+              .sin = std::vector<float>(static_cast<size_t>(rows * dim / 2))});
+  KernelRun run;
+  run.run = [&ops, layers, layer, b, rows, heads, dim, key_heads] {
+    CacheState& state = layers->Next();
+    const auto norm = [&](int64_t columns) {
+      ops.RmsNorm(b->hidden.data(), rows, columns, b->weight.data(), 1e-5f, b->other.data());
+    };
+    const auto rope = [&](std::vector<float>& x, int64_t of_heads) {
+      ops.Rope(x.data(), rows, of_heads, dim, dim, RopeStyle::kHalfSplit, b->cos.data(),
+               b->sin.data());
+    };
+    norm(layer.hidden);
+    rope(b->q, heads);
+    rope(b->k, key_heads);
+    if (layer.latent) {
+      if (layer.q_latent > 0) norm(layer.q_latent);
+      norm(layer.mla.latent);
+      ops.MlaWrite(layer.mla, state.slab, state.runs, b->v.data(), b->k.data());
+    } else {
+      ops.GqaWrite(layer.gqa, state.slab, state.runs, b->k.data(), b->v.data());
+    }
+    norm(layer.hidden);
+    ops.SiluMul(b->gate.data(), b->gate.data(), rows * layer.intermediate, b->gated.data());
+    ops.Add(b->hidden.data(), b->other.data(), rows * layer.hidden);
+    ops.Add(b->hidden.data(), b->other.data(), rows * layer.hidden);
+  };
+  return run;
+}
+
+namespace {
 
 Result<KernelRun> MakeMlaPrefill(Ops& ops, const MlaShape& shape, KvFormat format,
                                  int64_t positions, int64_t rows) {
   TERN_ASSIGN_OR_RETURN(auto state, MakeMlaCache(ops, shape, format, 1, positions, rows));
   StoredWeight stored;
   const int64_t width = shape.heads * (shape.nope + shape.value);
-  MakeStored("bf16", width, shape.latent, &stored);
+  TERN_RETURN_IF_ERROR(MakeStored("BF16", width, shape.latent, &stored));
   TERN_ASSIGN_OR_RETURN(PackedMatrix packed, ops.Pack(stored.view, Precision::kProduction));
   const auto kv_b = std::make_shared<PackedMatrix>(std::move(packed));
   state->q = Numbers(rows * shape.heads * (shape.nope + shape.rope), 3);
@@ -288,9 +404,10 @@ Result<KernelRun> MakeSparseLayer(Ops& ops, KvFormat format, int64_t positions, 
   const MlaShape shape{
       .heads = 64, .latent = 512, .rope = 64, .nope = 192, .value = 256, .scale = 0.0625f};
   const IndexerShape index{.heads = 32, .dim = 128, .top_k = kTopK, .scale = 0.088f};
-  if (dense) return MakeMlaDecode(ops, shape, format, 1, positions, 0);
+  if (dense) return MakeMlaDecode(ops, shape, format, 1, positions, 0, 1);
   TERN_ASSIGN_OR_RETURN(KernelRun select, MakeIndexer(ops, index, format, positions));
-  TERN_ASSIGN_OR_RETURN(KernelRun attend, MakeMlaDecode(ops, shape, format, 1, positions, kTopK));
+  TERN_ASSIGN_OR_RETURN(KernelRun attend,
+                        MakeMlaDecode(ops, shape, format, 1, positions, kTopK, 1));
   KernelRun run;
   run.bytes = select.bytes + attend.bytes;
   run.f32_ops = select.f32_ops + attend.f32_ops;
@@ -318,22 +435,32 @@ void AddMatMuls(std::vector<KernelCase>& cases) {
   const struct {
     int64_t n, k;
   } shapes[] = {{576, 576}, {1536, 576}, {576, 1536}, {2048, 2048}, {11264, 2048}};
-  for (const char* format : {"bf16", "q8_0", "q4_1", "int4", "fp8"}) {
+  const struct {
+    const char *name, *format;
+  } formats[] = {{"bf16", "BF16"},
+                 {"q8_0", "Q8_0"},
+                 {"q4_1", "Q4_1"},
+                 {"int4", "INT4 g32"},
+                 {"fp8", "FP8 128x128"}};
+  for (const auto& [name, format] : formats) {
     for (const auto& shape : shapes) {
-      if (shape.k % 128 != 0 && std::string(format) == "fp8") continue;
+      if (shape.k % 128 != 0 && std::string(name) == "fp8") continue;
       for (const int64_t rows : {1, 4, 8, 16, 32, 64, 256, 512}) {
-        cases.push_back(
-            {fmt::format("matmul/{}/{}x{}/rows:{}", format, shape.n, shape.k, rows),
-             [=](Ops& ops) { return MakeMatMul(ops, format, shape.n, shape.k, 1, rows); }});
+        cases.push_back({fmt::format("matmul/{}/{}x{}/rows:{}", name, shape.n, shape.k, rows),
+                         [=, format = format](Ops& ops) {
+                           return MakeMatMul(ops, format, shape.n, shape.k, 1, rows, kColdBytes);
+                         }});
       }
     }
   }
-  for (const char* format : {"int4", "fp8"}) {
-    cases.push_back({fmt::format("pack/{}/2048x2048", format),
-                     [=](Ops& ops) { return MakePack(ops, format, 2048, 2048); }});
+  for (const auto& [name, format] : std::span(formats).last(2)) {
+    cases.push_back({fmt::format("pack/{}/2048x2048", name),
+                     [format = format](Ops& ops) { return MakePack(ops, format, 2048, 2048); }});
     for (const int64_t rows : {1, 2, 4, 16, 64}) {
-      cases.push_back({fmt::format("experts/{}/8 of 1408x2048/rows:{}", format, rows),
-                       [=](Ops& ops) { return MakeMatMul(ops, format, 1408, 2048, 8, rows); }});
+      cases.push_back({fmt::format("experts/{}/8 of 1408x2048/rows:{}", name, rows),
+                       [=, format = format](Ops& ops) {
+                         return MakeMatMul(ops, format, 1408, 2048, 8, rows, kColdBytes);
+                       }});
     }
   }
 }
@@ -353,7 +480,7 @@ void AddAttention(std::vector<KernelCase>& cases) {
         cases.push_back({fmt::format("attention/{}/{}/sequences:{}/positions:{}/rows:{}", name,
                                      KvFormatName(format), w.sequences, w.positions, w.rows),
                          [shape = shape, format, w](Ops& ops) {
-                           return MakeGqa(ops, shape, format, w.sequences, w.positions, w.rows);
+                           return MakeGqa(ops, shape, format, w.sequences, w.positions, w.rows, 1);
                          }});
       }
     }
@@ -370,12 +497,13 @@ void AddLatentAttention(std::vector<KernelCase>& cases) {
         cases.push_back({fmt::format("mla_decode/{} heads/{}/sequences:{}/positions:{}", heads,
                                      KvFormatName(format), sequences, positions),
                          [=, s = sequences, p = positions](Ops& ops) {
-                           return MakeMlaDecode(ops, shape, format, s, p, 0);
+                           return MakeMlaDecode(ops, shape, format, s, p, 0, 1);
                          }});
       }
-      cases.push_back({fmt::format("mla_decode/{} heads/{}/2048 of 8192 positions", heads,
-                                   KvFormatName(format)),
-                       [=](Ops& ops) { return MakeMlaDecode(ops, shape, format, 1, 8192, 2048); }});
+      cases.push_back(
+          {fmt::format("mla_decode/{} heads/{}/2048 of 8192 positions", heads,
+                       KvFormatName(format)),
+           [=](Ops& ops) { return MakeMlaDecode(ops, shape, format, 1, 8192, 2048, 1); }});
       for (const int64_t positions : {512, 4096}) {
         cases.push_back(
             {fmt::format("mla_prefill/{} heads/{}/positions:{}/rows:512", heads,

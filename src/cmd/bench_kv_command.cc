@@ -79,20 +79,27 @@ OptionTable KvBenchTableOf(KvBenchCommandOptions& o) {
   return table;
 }
 
-// The planner's seconds of a step, from limits measured now.
+// The planner's seconds of a step, from limits measured now and when they are first needed.
 Result<StepForecast> ForecastOf(const KvBenchCommandOptions& o, const LoadedBenchModel& model,
-                                const MachineLimits& limits) {
+                                const MachineLimits& limits, Ops& ops) {
   TERN_ASSIGN_OR_RETURN(const WeightRecipe recipe, WeightRecipeNamed(o.model.dummy_recipe));
   TERN_ASSIGN_OR_RETURN(const PlannedModel planned, PlanModel(o.model.model_path, recipe, 1));
   const SpeedMachine machine = {.bytes_per_s = limits.read.best,
                                 .operations_per_s = std::max(limits.bf16.best, limits.f32.best)};
   const int64_t page_tokens = model.page_tokens();
-  return StepForecast([=](const BenchModelFacts& facts, int64_t batch, int64_t context) {
+  const auto kernels = std::make_shared<std::map<KvFormat, std::unique_ptr<MeasuredKernels>>>();
+  return StepForecast([=, &ops](const BenchModelFacts& facts, int64_t batch, int64_t context) {
     SpeedModel speed = planned.speed;
     const Result<KvFormat> format = KvFormatNamed(facts.kv_format);
     if (!format.ok()) return 0.0;
     if (!SetCacheBytes(planned.kv_layers, *format, page_tokens, {}, &speed).ok()) return 0.0;
-    return DecodeStep(speed, machine, batch, context).seconds;
+    auto& measured = (*kernels)[*format];
+    if (measured == nullptr) {
+      measured = std::make_unique<MeasuredKernels>(ops, PlannedLayerOf(planned.config, *format));
+    }
+    SpeedMachine here = machine;
+    here.kernels = measured.get();
+    return DecodeStep(speed, here, batch, context).seconds;
   });
 }
 
@@ -121,7 +128,7 @@ Status RunKvBenchCommand(KvBenchCommandOptions& o) {
                                 : scales_in_rows   ? 0.025
                                                    : 0.001});
   }
-  TERN_ASSIGN_OR_RETURN(const StepForecast forecast, ForecastOf(o, *first, limits));
+  TERN_ASSIGN_OR_RETURN(const StepForecast forecast, ForecastOf(o, *first, limits, *ops));
   ProgressBar bar("bench kv", "turns");
   TERN_ASSIGN_OR_RETURN(const auto results,
                         RunKvBench(formats, o.bench, forecast, [&bar](int64_t done, int64_t total) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -16,9 +17,11 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/topology.h"
+#include "bench/kernel_speeds.h"
 #include "bench/machine_limits.h"
 #include "cmd/commands.h"
 #include "cmd/disaggregation_options.h"
+#include "cmd/load.h"
 #include "cmd/plan_report.h"
 #include "cmd/serving.h"
 #include "engine/engine.h"
@@ -35,7 +38,7 @@ constexpr int64_t kMostDevices = 1 << 16;
 
 struct PlanOptions {
   std::string path, recipe;
-  std::string kv_cache_dtype = "auto", kv_bf16_layers;
+  std::string kv_cache_dtype = "auto", kv_bf16_layers, activation_dtype = "auto";
   EngineOptions engine;
   DisaggregationOptions disaggregation;
   std::string prefill_recipe;
@@ -119,6 +122,9 @@ OptionTable PlanTable(PlanOptions& o) {
       .Group("Machine");
   table.Add("--bandwidth", &o.bandwidth, "RATE", "of a device's memory: 4.8TB/s").Group("Machine");
   table.Add("--flops", &o.flops, "RATE", "operations per second of a device: 989T")
+      .Group("Machine");
+  table.Add("--activation-dtype", &o.activation_dtype, "NAME", "as in serve; this machine's speed")
+      .Choices({"auto", "int8"})
       .Group("Machine");
   table.Add("--threads", &o.threads, "N", "of this machine; 0: all")
       .Range(0, 4096)
@@ -299,16 +305,30 @@ Status PlanBoth(const PlanOptions& o, Ops& ops, const Model& model, uint64_t ava
   return OkStatus();
 }
 
+// This machine, as far as a plan uses it.
+struct Host {
+  std::unique_ptr<ThreadPool> pool;
+  std::unique_ptr<Ops> ops;
+  std::unique_ptr<MeasuredKernels> kernels;
+};
+
 // What `serve` would allocate: the model is loaded, as only its packed weights say what they take.
-Status PlanHost(PlanOptions& o, PlanReport* report) {
+Status PlanHost(PlanOptions& o, Host* host, PlanReport* report) {
   const int threads = o.threads > 0 ? static_cast<int>(o.threads) : AvailableThreads();
-  ThreadPool pool(threads);
-  TERN_ASSIGN_OR_RETURN(const auto ops, Ops::Create(EnvIsa().value_or(""), pool));
+  host->pool = std::make_unique<ThreadPool>(threads);
+  ThreadPool& pool = *host->pool;
+  TERN_ASSIGN_OR_RETURN(host->ops, Ops::Create(EnvIsa().value_or(""), pool));
+  Ops* const ops = host->ops.get();
+  if (o.activation_dtype == "int8") ops->set_activations(Activations::kInt8);
   const bool local = o.disaggregation.local();
   SharedWeights shared;
   TERN_ASSIGN_OR_RETURN(LoadOptions load, LoadOptionsOf(o.path, o.recipe));
   if (local) load.shared = &shared;
   const uint64_t available = AvailableMemoryBytes();
+  // As `serve` has it besides weights, workspace and pages: no list of parts would say it.
+  const auto tokenizer =
+      load.format == LoadFormat::kDummy ? LoadDummyTokenizer(o.path) : LoadTokenizer(o.path);
+  const uint64_t heap = ResidentBytes() - ResidentFileBytes();
   {
     TERN_ASSIGN_OR_RETURN(const auto model, LoadModel(o.path, *ops, load));
     TERN_ASSIGN_OR_RETURN(o.engine.kv_format,
@@ -318,6 +338,8 @@ Status PlanHost(PlanOptions& o, PlanReport* report) {
     } else {
       TERN_ASSIGN_OR_RETURN(report->memory,
                             PlanMemory(model->info(), MemoryPlanInputOf(o.engine, available)));
+      // Code that has run by now; what the allocator keeps of loading is no part of it.
+      report->program_bytes = heap + ResidentFileBytes();
     }
   }
   report->host = true;
@@ -332,6 +354,9 @@ Status PlanHost(PlanOptions& o, PlanReport* report) {
   if (limits.operations_per_s == 0) {
     limits.operations_per_s = std::max(measured.bf16.best, measured.f32.best);
   }
+  host->kernels = std::make_unique<MeasuredKernels>(
+      *ops, PlannedLayerOf(report->model.config, o.engine.kv_format));
+  limits.kernels = host->kernels.get();
   report->limits_from = "measured here; flags win";
   return OkStatus();
 }
@@ -395,7 +420,8 @@ Status RunPlan(PlanOptions& o) {
   TERN_RETURN_IF_ERROR(SetCacheBytes(report.model.kv_layers, o.engine.kv_format,
                                      o.engine.page_tokens, o.engine.kv_bf16_layers,
                                      &report.model.speed));
-  TERN_RETURN_IF_ERROR(o.gpus > 0 ? PlanDevices(o, &report) : PlanHost(o, &report));
+  Host host;
+  TERN_RETURN_IF_ERROR(o.gpus > 0 ? PlanDevices(o, &report) : PlanHost(o, &host, &report));
   report.mem_fraction_static = o.engine.mem_fraction_static;
   if (report.prefill_pool) {
     TERN_RETURN_IF_ERROR(SetPrefillSpeed(o, &report));

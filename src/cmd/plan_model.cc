@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <memory>
+#include <tuple>
 #include <utility>
 
 #include "base/file.h"
 #include "checkpoint/checkpoint.h"
+#include "models/mla.h"
 #include "models/registry.h"
 
 namespace tern {
@@ -51,7 +53,36 @@ Result<RecipeWeight> StoredIn(const Checkpoint* file, const TensorSpec& spec,
                               const ModelConfig& config, WeightRecipe recipe) {
   if (file == nullptr) return StoredAs(spec, config, recipe);
   TERN_ASSIGN_OR_RETURN(const CheckpointTensor* tensor, file->Require(spec.name, spec.shape));
-  return RecipeWeight{.bytes = tensor->view.bytes.size()};
+  return RecipeWeight{.format = std::string(InfoOf(tensor->view.dtype).name),
+                      .bytes = tensor->view.bytes.size()};
+}
+
+// Adds matrices [rows, columns] of one format to a group of theirs.
+void AddToGroup(WeightGroup::Use use, const std::string& format, double rows, double columns,
+                double bytes, double products, SpeedModel* speed) {
+  auto& groups = speed->groups;
+  auto group = std::find_if(groups.begin(), groups.end(), [&](const WeightGroup& one) {
+    return one.use == use && one.format == format && one.columns == columns;
+  });
+  if (group == groups.end()) {
+    group = groups.insert(groups.end(), {.use = use, .format = format, .columns = columns});
+  }
+  const double all = group->products + products;
+  group->rows = (group->rows * group->products + rows * products) / all;
+  group->bytes += bytes;
+  group->products = all;
+}
+
+// Regions of a decode step that threads share: products that have their input in common are one,
+// as are all experts' first ones and all their second ones; attention is two.
+double RegionsOf(const ModelConfig& config, int64_t expert_layers) {
+  const auto layers = static_cast<double>(config.num_hidden_layers);
+  // MLA: down, up, keys of heads, attention, values of heads, out; else: q k v, attention, out.
+  const double attention = config.mla ? 5 + (config.mla->q_lora_rank ? 1 : 0) + 1 : 4;
+  // Gate and up, down; a mixture has a router, experts and shared experts.
+  const auto sparse = static_cast<double>(expert_layers);
+  const double shared = config.moe && config.moe->n_shared_experts > 0 ? 2 : 0;
+  return layers * (attention + 2) + sparse * (1 + shared) + 1;
 }
 
 // What attention multiplies, with one rank's heads.
@@ -115,24 +146,47 @@ Result<PlannedModel> PlanModel(const std::string& path, WeightRecipe recipe, int
     const double bytes = share * static_cast<double>(weight.bytes);
     const double products =
         spec.shape.rank() == 2 ? share * static_cast<double>(spec.shape.elements().value_or(0)) : 0;
+    const auto add = [&](WeightGroup::Use use, const std::string& format, double bytes_of,
+                         double products_of) {
+      AddToGroup(use, format, static_cast<double>(spec.shape[0]),
+                 static_cast<double>(spec.shape[1]), bytes_of, products_of, &speed);
+    };
     if (spec.kind == TensorKind::kHead ||
         (spec.kind == TensorKind::kEmbedding && config.tie_word_embeddings)) {
       speed.head_bytes += bytes;
       speed.head_products += products;
+      add(WeightGroup::Use::kHead, weight.format, bytes, products);
     } else if (spec.kind == TensorKind::kExpert) {
       const auto all = static_cast<double>(speed.expert_layers * speed.experts);
       speed.expert_bytes += bytes / all;
       speed.expert_products += products / all;
+      add(WeightGroup::Use::kExpert, weight.format, bytes / all, products / all);
     } else if (config.mla && (spec.name.ends_with(".kv_b_proj.weight") ||
                               spec.name.ends_with(".k_b_proj.weight") ||
                               spec.name.ends_with(".v_b_proj.weight"))) {
       speed.kv_up_bytes += bytes;
       speed.kv_up_products += products;
+      // Halves: keys of a head have its nope part for columns, values the latent.
+      const double nope = static_cast<double>(config.mla->qk_nope_head_dim);
+      const double value = static_cast<double>(config.mla->v_head_dim);
+      const double latent = static_cast<double>(config.mla->kv_lora_rank);
+      for (const auto& [rows, columns, part] :
+           {std::tuple(latent, nope, nope), std::tuple(value, latent, value)}) {
+        const double share_of = products * part / (nope + value);
+        AddToGroup(WeightGroup::Use::kKvUp, "BF16", rows, columns, 2 * share_of, share_of, &speed);
+      }
     } else if (spec.kind != TensorKind::kEmbedding) {  // its rows are looked up
       speed.weight_bytes += bytes;
       speed.weight_products += products;
+      if (products > 0) {  // here, a router is in float32 whatever the checkpoint holds
+        const bool router = spec.kind == TensorKind::kRouter;
+        add(WeightGroup::Use::kRow, router ? "F32" : weight.format, router ? 4 * products : bytes,
+            products);
+      }
     }
   }
+  speed.layers = config.num_hidden_layers;
+  speed.regions = RegionsOf(config, speed.expert_layers);
   // Absorbed halves of kv_b are BF16 whatever the checkpoint holds (models/mla.cc).
   speed.absorbed_bytes = 2 * speed.kv_up_products;
   AddAttention(config, tp, &speed);
@@ -143,6 +197,27 @@ Result<PlannedModel> PlanModel(const std::string& path, WeightRecipe recipe, int
     planned.kv_layers.push_back(KvLayerOf(config, i, tp));
   }
   return planned;
+}
+
+PlannedLayer PlannedLayerOf(const ModelConfig& config, KvFormat format) {
+  PlannedLayer layer = {.latent = config.mla.has_value(),
+                        .format = format,
+                        .hidden = config.hidden_size,
+                        .intermediate = config.intermediate_size};
+  if (config.mla) {
+    layer.mla = MlaShapeOf(config);
+    layer.q_latent = config.mla->q_lora_rank.value_or(0);
+  } else {
+    layer.gqa = {.heads = config.num_attention_heads,
+                 .kv_heads = config.num_key_value_heads,
+                 .head_dim = HeadDim(config)};
+  }
+  if (config.moe) {
+    const MoeConfig& moe = *config.moe;
+    layer.intermediate =
+        moe.moe_intermediate_size * (moe.num_experts_per_tok + moe.n_shared_experts);
+  }
+  return layer;
 }
 
 Status SetCacheBytes(const std::vector<KvLayerSpec>& layers, KvFormat format, int64_t page_tokens,

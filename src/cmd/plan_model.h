@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "bench/kernel_speeds.h"
 #include "checkpoint/model_config.h"
 #include "engine/speed_plan.h"
 #include "models/model.h"
@@ -29,6 +30,9 @@ struct PlannedModel {
 // recipe's. Errors: those of LoadModelConfig, Checkpoint::Open, TensorList and
 // StoredAs; kInvalidArgument for ranks that the model's heads can't be divided by.
 Result<PlannedModel> PlanModel(const std::string& path, WeightRecipe recipe, int64_t tp);
+
+// The model's layers on this machine, for MeasuredKernels.
+PlannedLayer PlannedLayerOf(const ModelConfig& config, KvFormat format);
 
 // Sets row_bytes and index_bytes for rows of a format. Errors: those of PageFormat::Make.
 Status SetCacheBytes(const std::vector<KvLayerSpec>& layers, KvFormat format, int64_t page_tokens,

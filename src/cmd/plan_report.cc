@@ -23,6 +23,9 @@ Json PointJson(const PlanReport& r, const PlanPoint& point, bool decode) {
   json["seconds"] = point.cost.seconds;
   json["tokens_per_s"] = point.tokens_per_s;
   if (decode) json["tokens_per_s_per_request"] = 1 / point.cost.seconds;
+  json["weight_seconds"] = point.cost.weight_seconds;
+  json["attention_seconds"] = point.cost.attention_seconds;
+  json["other_seconds"] = point.cost.other_seconds;
   json["weight_bytes"] = point.cost.weight_bytes;
   json["weight_operations"] = point.cost.weight_operations;
   json["attention_bytes"] = point.cost.attention_bytes;
@@ -93,6 +96,7 @@ Json PlanJson(const PlanReport& r) {
                             {"workspace", m.workspace_bytes},
                             {"kv", m.kv_bytes},
                             {"total", m.total_bytes()}};
+  json["program_bytes"] = r.program_bytes > 0 ? Json(r.program_bytes) : Json();
   json["kv"] = {{"bytes_per_token", m.bytes_per_token},
                 {"page_bytes", m.page_bytes},
                 {"page_tokens", r.page_tokens},
@@ -154,6 +158,10 @@ std::string PlanText(const PlanReport& r) {
     row("workspace", m.workspace_bytes);
     row("KV pages", m.kv_bytes);
     row("total", m.total_bytes());
+    if (r.program_bytes > 0) {
+      row("program, tokenizer", r.program_bytes);
+      row("resident when all is used", m.total_bytes() + r.program_bytes);
+    }
   }
   text += memory.ToText();
   text += fmt::format(

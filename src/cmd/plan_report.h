@@ -30,7 +30,8 @@ struct PrefillPool {
 struct PlanReport {
   std::string path, recipe, kv_format;
   PlannedModel model;
-  MemoryPlan memory;  // of one rank
+  MemoryPlan memory;           // of one rank
+  uint64_t program_bytes = 0;  // this machine: code, libraries, tokenizer; 0: not known
   std::optional<PrefillPool> prefill_pool;
   std::optional<SpeedModel> prefill_speed;  // where it is not the model's
   int64_t page_tokens = 0;

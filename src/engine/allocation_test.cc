@@ -5,47 +5,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstdio>
-#include <cstdlib>
 #include <memory>
-#include <new>
 
 #include "base/rng.h"
+#include "base/test_allocation.h"
 #include "engine/engine_core.h"
 #include "models/registry.h"
-
-namespace {
-std::atomic<bool> counting{false};
-std::atomic<int64_t> allocations{0};
-
-void* Allocate(std::size_t size, std::size_t align) {
-  if (counting.load(std::memory_order_relaxed)) allocations.fetch_add(1);
-  void* p = nullptr;
-  if (posix_memalign(&p, std::max(align, sizeof(void*)), std::max<std::size_t>(size, 1)) != 0) {
-    throw std::bad_alloc();
-  }
-  return p;
-}
-}  // namespace
-
-// Of the whole test program; they only count more.
-void* operator new(std::size_t size) { return Allocate(size, alignof(std::max_align_t)); }
-void* operator new[](std::size_t size) { return Allocate(size, alignof(std::max_align_t)); }
-void* operator new(std::size_t size, std::align_val_t align) {
-  return Allocate(size, static_cast<std::size_t>(align));
-}
-void* operator new[](std::size_t size, std::align_val_t align) {
-  return Allocate(size, static_cast<std::size_t>(align));
-}
-void operator delete(void* p) noexcept { std::free(p); }
-void operator delete[](void* p) noexcept { std::free(p); }
-void operator delete(void* p, std::size_t) noexcept { std::free(p); }
-void operator delete[](void* p, std::size_t) noexcept { std::free(p); }
-void operator delete(void* p, std::align_val_t) noexcept { std::free(p); }
-void operator delete[](void* p, std::align_val_t) noexcept { std::free(p); }
-void operator delete(void* p, std::size_t, std::align_val_t) noexcept { std::free(p); }
-void operator delete[](void* p, std::size_t, std::align_val_t) noexcept { std::free(p); }
 
 namespace tern {
 namespace {
@@ -57,11 +23,11 @@ struct CountingSink final : TokenSink {
 };
 
 TEST(Allocation, TheCounterCounts) {
-  counting = true;
-  allocations = 0;
+  TestAllocation::counting = true;
+  TestAllocation::calls = 0;
   const auto p = std::make_unique<int>(1);
-  counting = false;
-  EXPECT_EQ(allocations, 1);
+  TestAllocation::counting = false;
+  EXPECT_EQ(TestAllocation::calls, 1);
 }
 
 class AllocationOfModel : public testing::TestWithParam<const char*> {};
@@ -116,12 +82,12 @@ TEST_P(AllocationOfModel, NoTokenAllocates) {
   const int64_t before = sink->tokens;
   int64_t steps_that_allocate = 0, all = 0;
   for (int64_t step = 0; step < kSteps; ++step) {
-    allocations = 0;
-    counting = true;
+    TestAllocation::calls = 0;
+    TestAllocation::counting = true;
     ASSERT_TRUE(core->Step());
-    counting = false;
-    all += allocations;
-    steps_that_allocate += allocations > 0 ? 1 : 0;
+    TestAllocation::counting = false;
+    all += TestAllocation::calls;
+    steps_that_allocate += TestAllocation::calls > 0 ? 1 : 0;
   }
   ASSERT_EQ(sink->tokens - before, kBatch * kSteps);
   std::printf("%s: %ld allocations in %ld of %ld steps of %ld tokens\n", GetParam(), long(all),

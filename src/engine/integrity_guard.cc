@@ -12,8 +12,10 @@ namespace {
 constexpr double kShare = 0.0045;
 // Unused time is not saved up, so that no step is held up by more than this.
 constexpr int64_t kMostCreditUs = 2'000;
-// A page that took long is paid back within so many steps' shares, then forgiven.
-constexpr int64_t kMostDebtUs = 1'000'000;
+// A page that took long is paid back from later steps' shares. No more than this: a long prompt, or
+// memory that the system cleared when it was first written, must not keep the sweep away for
+// minutes.
+constexpr int64_t kMostDebtUs = 20'000;
 constexpr int64_t kPagesPerStep = 8;
 constexpr size_t kFinishedKept = 512;
 constexpr size_t kViolationsThatMatter = 3;

@@ -19,9 +19,54 @@ void TakeTime(const SpeedMachine& machine, StepCost* cost) {
     *memory = read >= compute;
     return std::max(read, compute);
   };
-  cost->seconds =
-      time(cost->weight_bytes, cost->weight_operations, &cost->weights_bound_by_memory) +
+  cost->weight_seconds =
+      time(cost->weight_bytes, cost->weight_operations, &cost->weights_bound_by_memory);
+  cost->attention_seconds =
       time(cost->attention_bytes, cost->attention_operations, &cost->attention_bound_by_memory);
+  cost->seconds = cost->weight_seconds + cost->attention_seconds;
+}
+
+// What `rows` rows read and multiply of one group, and how many of them meet each of its matrices.
+struct GroupWork {
+  double bytes = 0, operations = 0, rows = 0;
+};
+GroupWork WorkOf(const SpeedModel& m, const WeightGroup& group, double rows) {
+  if (group.use != WeightGroup::Use::kExpert) {
+    return {group.bytes, 2 * rows * group.products, rows};
+  }
+  const double layers = static_cast<double>(m.expert_layers);
+  const double met = ExpectedExperts(m.experts, m.experts_per_token, rows);
+  const double chosen = rows * static_cast<double>(m.experts_per_token);
+  return {layers * met * group.bytes, 2 * layers * chosen * group.products, chosen / met};
+}
+
+// The same from the machine's kernels, group by group.
+void TakeKernelTime(const SpeedModel& m, const SpeedMachine& machine, int64_t batch,
+                    int64_t positions, StepCost* cost) {
+  const double bandwidth = machine.bytes_per_s * machine.bandwidth_efficiency;
+  const double rate = machine.operations_per_s * machine.arithmetic_efficiency;
+  KernelSpeeds& kernels = *machine.kernels;
+  double rest = cost->weight_bytes, reading = 0;
+  cost->weight_seconds = 0;
+  for (const WeightGroup& group : m.groups) {
+    const GroupWork work = WorkOf(m, group, static_cast<double>(batch));
+    const double kernel = kernels.MatMul(group, work.rows);
+    const double read = work.bytes / bandwidth;
+    cost->weight_seconds += std::max(read, work.operations / (kernel > 0 ? kernel : rate));
+    reading += read;
+    rest -= work.bytes;
+  }
+  cost->weight_seconds += std::max(rest, 0.0) / bandwidth;
+  reading += std::max(rest, 0.0) / bandwidth;
+  cost->weights_bound_by_memory = cost->weight_seconds < 2 * reading;
+  const double attention = kernels.Attention(batch, positions);
+  const double read = cost->attention_bytes / bandwidth;
+  const double compute = cost->attention_operations / (attention > 0 ? attention : rate);
+  cost->attention_seconds = std::max(read, compute);
+  cost->attention_bound_by_memory = read >= compute;
+  cost->other_seconds = m.regions * kernels.RegionSeconds() +
+                        static_cast<double>(m.layers) * kernels.RestOfLayer(batch);
+  cost->seconds = cost->weight_seconds + cost->attention_seconds + cost->other_seconds;
 }
 
 // Weights of one pass over `rows` rows, `logit_rows` of which want logits.
@@ -56,7 +101,11 @@ StepCost DecodeStep(const SpeedModel& m, const SpeedMachine& machine, int64_t ba
   cost.attention_bytes = rows * (attended * m.row_bytes + positions * m.index_bytes);
   cost.attention_operations =
       2 * rows * (attended * m.decode_products + positions * m.index_products);
-  TakeTime(machine, &cost);
+  if (machine.kernels != nullptr) {
+    TakeKernelTime(m, machine, batch, static_cast<int64_t>(attended), &cost);
+  } else {
+    TakeTime(machine, &cost);
+  }
   return cost;
 }
 

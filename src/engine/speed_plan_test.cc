@@ -106,6 +106,69 @@ TEST(SpeedPlan, OnlyTheLastRowOfAPromptWantsLogits) {
   EXPECT_DOUBLE_EQ(cost.weight_bytes, 2 * 1e6 + 5e5);
 }
 
+// Kernels of which each use of weights and attention have one known speed.
+struct FakeKernels final : KernelSpeeds {
+  double MatMul(const WeightGroup& weights, double rows) override {
+    if (weights.use == WeightGroup::Use::kExpert) expert_rows = rows;
+    return weights.format == "fast" ? 1e15 : 5e8;
+  }
+  double Attention(int64_t batch, int64_t positions) override {
+    EXPECT_EQ(positions, 100);
+    return batch == 1 ? 1e5 : 2e5;
+  }
+  double RestOfLayer(int64_t rows) override { return 0.02 * static_cast<double>(rows); }
+  double RegionSeconds() override { return 0.01; }
+  double expert_rows = 0;
+};
+
+TEST(SpeedPlan, EachGroupOfWeightsWaitsForMemoryOrItsKernel) {
+  using Use = WeightGroup::Use;
+  const SpeedModel model = {
+      .weight_bytes = 1.1e9,
+      .weight_products = 0.5e9,
+      .head_bytes = 0.5e9,
+      .head_products = 0.25e9,
+      .decode_products = 1e3,
+      .row_bytes = 1e6,
+      .groups = {{.use = Use::kRow, .format = "slow", .bytes = 1e9, .products = 0.5e9},
+                 {.use = Use::kHead, .format = "fast", .bytes = 0.5e9, .products = 0.25e9}},
+      .layers = 5,
+      .regions = 10};
+  FakeKernels kernels;
+  SpeedMachine machine = kMachine;
+  machine.kernels = &kernels;
+  // 1e9 operations at 5e8 a second take longer than 1 GB at 1 GB/s; the head is read in 0.5 s, what
+  // belongs to no group in 0.1 s. 2 * 100 * 1e3 operations at 1e5 take 2 s, 100 MB of rows 0.1 s.
+  const StepCost one = DecodeStep(model, machine, 1, 100);
+  EXPECT_NEAR(one.weight_seconds, 2.0 + 0.5 + 0.1, 1e-9);
+  EXPECT_NEAR(one.attention_seconds, 2.0, 1e-9);
+  EXPECT_NEAR(one.other_seconds, 0.1 + 5 * 0.02, 1e-9);
+  EXPECT_NEAR(one.seconds, 4.8, 1e-9);
+  EXPECT_FALSE(one.attention_bound_by_memory);
+  // Two rows: twice the operations of the first group; attention's are twice as fast.
+  EXPECT_NEAR(DecodeStep(model, machine, 2, 100).seconds, 4.0 + 0.5 + 0.1 + 2.0 + 0.1 + 0.2, 1e-9);
+  // Half of the bandwidth: the head takes a second.
+  machine.bandwidth_efficiency = 0.5;
+  EXPECT_NEAR(DecodeStep(model, machine, 1, 100).weight_seconds, 2.0 + 1.0 + 0.2, 1e-9);
+}
+
+TEST(SpeedPlan, AnExpertMeetsTheRowsThatChoseIt) {
+  SpeedModel model = {.expert_layers = 5,
+                      .experts = 64,
+                      .experts_per_token = 6,
+                      .expert_bytes = 1e6,
+                      .expert_products = 1e6};
+  model.groups = {
+      {.use = WeightGroup::Use::kExpert, .format = "fast", .bytes = 1e6, .products = 1e6}};
+  FakeKernels kernels;
+  SpeedMachine machine = kMachine;
+  machine.kernels = &kernels;
+  const StepCost cost = DecodeStep(model, machine, 16, 100);
+  // 64 (1 - (58 / 64)^16) = 50.7521 experts are met, by 96 rows in all.
+  EXPECT_NEAR(kernels.expert_rows, 96 / 50.7521, 1e-4);
+  EXPECT_NEAR(cost.weight_seconds, 5 * 50.7521e6 / 1e9, 1e-6);
+}
+
 TEST(SpeedPlan, MoneyPerMillionTokens) {
   // 1,000 tokens a second are 3.6 million an hour.
   EXPECT_DOUBLE_EQ(CostPerMillionTokens(36, 1000), 10);

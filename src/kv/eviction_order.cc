@@ -1,18 +1,22 @@
 #include "kv/eviction_order.h"
 
+#include <utility>
+
 #include "base/check.h"
 
 namespace tern {
+
+EvictionOrder::Page::Page() {
+  Leaves made;
+  made.emplace(0, this);
+  place = made.extract(made.begin());
+}
 
 void EvictionOrder::Unlist(Page* page) {
   if (page->locks > 0 || page->condemned) return;
   --evictable_;
   if (page->children > 0) return;
-  if (page->ends.empty()) {
-    unprotected_.erase(page->last_use);
-  } else {
-    protected_leaves_.erase(SessionUse(page));
-  }
+  page->place = LeavesOf(page).extract(KeyOf(page));
 }
 
 void EvictionOrder::List(Page* page) {
@@ -20,9 +24,9 @@ void EvictionOrder::List(Page* page) {
   ++evictable_;
   if (page->children > 0) return;
   // A leaf that is on a session's path is its end.
-  const bool is_new = page->ends.empty() ? unprotected_.emplace(page->last_use, page).second
-                                         : protected_leaves_.emplace(SessionUse(page), page).second;
-  TERN_CHECK(is_new);
+  TERN_CHECK(!page->place.empty());
+  page->place.key() = KeyOf(page);
+  TERN_CHECK(LeavesOf(page).insert(std::move(page->place)).inserted);
 }
 
 void EvictionOrder::Touch(Page* page) {
@@ -61,12 +65,15 @@ void EvictionOrder::Forget(Page* page) {
 void EvictionOrder::Protect(uint64_t session, Page* page) {
   while (page != nullptr && page->depth > max_protected_) page = page->parent;
   if (page == nullptr || page->condemned) return;
+  std::map<uint64_t, uint64_t> use = {{now_ + 1, session}};
+  std::map<uint64_t, Session*> end = {{now_ + 1, nullptr}};
   Session& protector = sessions_[session];
   if (protector.end != nullptr) Leave(protector);
   protector = {++now_, page};
-  by_use_.emplace(now_, session);
+  end.begin()->second = &protector;
+  by_use_.merge(use);
   Unlist(page);
-  page->ends.emplace(now_, &protector);
+  page->ends.merge(end);
   List(page);
   for (Page* on = page; on != nullptr; on = on->parent) {
     if (on->protectors++ == 0) ++protected_;
@@ -107,8 +114,8 @@ Status EvictionOrder::CheckInvariants(const std::vector<const Page*>& pages) con
     ++evictable;
     if (page->children > 0) continue;
     ++leaves;
-    const auto& list = page->ends.empty() ? unprotected_ : protected_leaves_;
-    const auto it = list.find(page->ends.empty() ? page->last_use : SessionUse(page));
+    const Leaves& list = page->ends.empty() ? unprotected_ : protected_leaves_;
+    const auto it = list.find(KeyOf(page));
     if (it == list.end() || it->second != page) {
       return Internal("eviction order: an unlocked leaf is missing");
     }

@@ -22,12 +22,16 @@ class EvictionOrder {
   explicit EvictionOrder(int64_t max_protected) : max_protected_(max_protected) {}
 
   struct Page;
+  using Leaves = std::map<uint64_t, Page*>;
   struct Session {
     uint64_t last_use = 0;
     Page* end = nullptr;
   };
-  // A page's place in the tree, and in this order.
+  // A page's place in the tree, and in this order. Making one allocates all that its place in the
+  // order will ever need.
   struct Page {
+    Page();
+
     Page* parent = nullptr;  // null: child of the root
     int64_t depth = 1;       // pages from the root, this one included
     int64_t children = 0;
@@ -36,6 +40,7 @@ class EvictionOrder {
     uint64_t last_use = 0;              // one path has one time
     int64_t protectors = 0;             // sessions whose path it is on
     std::map<uint64_t, Session*> ends;  // those of them that end here, by last use
+    Leaves::node_type place;            // while it is not among the leaves
   };
 
   // Around every change of `parent`, `children`, `locks` and `condemned`: Unlist, then List. A page
@@ -60,7 +65,8 @@ class EvictionOrder {
   // An unlisted page is about to leave the tree, or to be condemned: sessions end before it.
   void Forget(Page* page);
 
-  // The path to `page` is what this session protects from now on.
+  // The path to `page` is what this session protects from now on. The only call that allocates:
+  // when it throws, nothing has changed.
   void Protect(uint64_t session, Page* page);
 
   int64_t evictable_pages() const { return evictable_; }  // unlocked ones, leaves or not
@@ -76,10 +82,18 @@ class EvictionOrder {
   // Takes a session from its path.
   void Leave(Session& session);
 
+  // The leaves that `page` is among when it is an unlocked one, and its key there.
+  Leaves& LeavesOf(const Page* page) {
+    return page->ends.empty() ? unprotected_ : protected_leaves_;
+  }
+  static uint64_t KeyOf(const Page* page) {
+    return page->ends.empty() ? page->last_use : SessionUse(page);
+  }
+
   const int64_t max_protected_;
   uint64_t now_ = 0;
-  std::map<uint64_t, Page*> unprotected_;       // unlocked leaves by last use
-  std::map<uint64_t, Page*> protected_leaves_;  // by their sessions' last use
+  Leaves unprotected_;       // unlocked leaves by last use
+  Leaves protected_leaves_;  // by their sessions' last use
   int64_t evictable_ = 0, protected_ = 0;
   std::unordered_map<uint64_t, Session> sessions_;
   std::map<uint64_t, uint64_t> by_use_;  // sessions by last use

@@ -12,6 +12,7 @@ namespace tern {
 namespace {
 
 constexpr uint32_t kPagesPerSearch = 4096;  // that SweepOne looks at
+constexpr int64_t kIntervalsInUse = 10;     // without a verification, at most, of a page in use
 
 }  // namespace
 
@@ -24,12 +25,12 @@ bool KvLease::Holds(PageId page) const {
 class KvCache::MatchVerifier final : public PageVerifier {
  public:
   MatchVerifier(KvCache& cache, const CacheNamespace& space, std::span<const int32_t> tokens)
-      : cache_(cache),
-        tokens_(tokens),
-        chains_{ChainRoot(cache.options_.model_id, space)},
-        now_us_(cache.clock_.NowUs()) {}
+      : cache_(cache), tokens_(tokens), now_us_(cache.clock_.NowUs()) {
+    chains_.reserve(tokens.size() / static_cast<size_t>(cache.format().page_tokens()) + 1);
+    chains_.push_back(ChainRoot(cache.options_.model_id, space));
+  }
 
-  // The chain of page `index` of the sequence, and the one before it.
+  // The chain of page `index` of the sequence, and the one before it. Neither allocates.
   uint64_t ChainOf(int64_t index) { return ChainBefore(index + 1); }
   uint64_t ChainBefore(int64_t index) {
     const auto page_tokens = static_cast<size_t>(cache_.format().page_tokens());
@@ -40,11 +41,11 @@ class KvCache::MatchVerifier final : public PageVerifier {
     return chains_[static_cast<size_t>(index)];
   }
 
-  Verdict Judge(PageRef page, int64_t index) override {
+  Verdict Judge(PageRef page, int64_t index, bool in_use) override {
     if (cache_.options_.integrity == KvIntegrity::kOff) return Verdict::kShare;
     const int64_t page_tokens = cache_.format().page_tokens();
     std::optional<KvViolationKind> kind = cache_.CheckIdentity(page, ChainOf(index), page_tokens);
-    if (!kind && !cache_.VerifySeal(page.id, now_us_)) kind = KvViolationKind::kSeal;
+    if (!kind && !cache_.VerifySeal(page.id, in_use, now_us_)) kind = KvViolationKind::kSeal;
     if (!kind) return Verdict::kShare;
     return Refuse(*kind, page.id);
   }
@@ -107,7 +108,10 @@ int64_t KvCache::MatchPrefix(const CacheNamespace& space, std::span<const int32_
   TERN_CHECK(lease->pages() == 0);
   if (!options_.reuse_prefixes || tokens.empty()) return 0;
   const int64_t usable = Reusable(static_cast<int64_t>(tokens.size()) - 1, first_decode_row);
+  // Before pages are locked.
   std::vector<PageRef> found;
+  found.reserve(static_cast<size_t>(usable / format().page_tokens()));
+  MakeRoom(usable / format().page_tokens(), lease);
   MatchVerifier verifier(*this, space, tokens);
   lease->prefix_ =
       radix_.MatchAndLock(space, tokens.first(static_cast<size_t>(usable)), &found, &verifier);
@@ -126,13 +130,7 @@ bool KvCache::Reserve(int64_t positions, KvLease* lease) {
     ++evicted_pages_;
   }
   // Before a page is taken: one that no lease lists would be lost when memory runs out.
-  // Room doubles, so that a growing sequence seldom moves its lists.
-  const auto needed = static_cast<size_t>(lease->pages() + std::max<int64_t>(missing, 0));
-  if (needed > lease->expected_.capacity()) {
-    lease->expected_.reserve(std::max({needed, 2 * lease->expected_.capacity(), size_t{16}}));
-  }
-  lease->chains_.reserve(lease->expected_.capacity());
-  lease->block_table_.reserve(lease->expected_.capacity());
+  MakeRoom(lease->pages() + std::max<int64_t>(missing, 0), lease);
   for (int64_t i = 0; i < missing; ++i) {
     const PageRef page = *pool_.Alloc();
     if (seals_ != nullptr) seals_->Forget(page.id);
@@ -185,6 +183,11 @@ void KvCache::NoteWritten(const CacheNamespace& space, std::span<const int32_t> 
                           int64_t first, int64_t last, KvLease* lease,
                           std::span<const uint64_t> sums) {
   const int64_t page_tokens = format().page_tokens();
+  if (const size_t most =
+          to_seal_.size() + static_cast<size_t>(PagesFor(last) - first / page_tokens);
+      seals_ != nullptr && sums.empty() && most > to_seal_.capacity()) {
+    to_seal_.reserve(std::max(most, 2 * to_seal_.capacity()));
+  }
   for (int64_t index = first / page_tokens; index * page_tokens < last; ++index) {
     const auto i = static_cast<size_t>(index);
     const PageId page = lease->expected_[i].id;
@@ -268,6 +271,8 @@ RadixCache::Node* KvCache::OfferTail(const CacheNamespace& space, std::span<cons
 }
 
 void KvCache::Release(KvLease* lease) {
+  // Of a pass that memory did not suffice for.
+  std::erase_if(to_seal_, [&](const SealTable::Rows& rows) { return lease->Holds(rows.page); });
   // Those that are held are this lease's own; cached ones belong to the tree, whatever place they
   // have in a list that something may have damaged.
   for (const PageRef& page : lease->expected_) {
@@ -367,11 +372,10 @@ void KvCache::SealWritten() {
   }
 }
 
-bool KvCache::VerifySeal(PageId page, int64_t now_us) {
+bool KvCache::VerifySeal(PageId page, bool in_use, int64_t now_us) {
   if (seals_ == nullptr || faults_.skip_seal_check || seals_->rows(page) == 0) return true;
-  const int64_t good_us = seals_->good_us(page);
-  if (options_.verify_interval_us > 0 && good_us + options_.verify_interval_us > now_us)
-    return true;
+  const int64_t interval_us = options_.verify_interval_us * (in_use ? kIntervalsInUse : 1);
+  if (interval_us > 0 && seals_->good_us(page) + interval_us > now_us) return true;
   ++verified_pages_;
   const int64_t start_us = clock_.NowUs();  // `now_us` is when the whole match began
   const bool good = seals_->Matches(page, now_us);
@@ -417,6 +421,15 @@ void KvCache::QuarantinePage(PageId page) {
 }
 
 int64_t KvCache::Flush() { return radix_.Evict(radix_.evictable_pages()); }
+
+void KvCache::MakeRoom(int64_t pages, KvLease* lease) {
+  const auto needed = static_cast<size_t>(pages);
+  if (needed > lease->expected_.capacity()) {
+    lease->expected_.reserve(std::max({needed, 2 * lease->expected_.capacity(), size_t{16}}));
+  }
+  lease->chains_.reserve(lease->expected_.capacity());
+  lease->block_table_.reserve(lease->expected_.capacity());
+}
 
 void KvCache::Append(PageRef page, uint64_t chain, KvLease* lease) {
   lease->expected_.push_back(page);

@@ -1,6 +1,7 @@
 // KvCache: page pool and prefix cache together, and the leases through which sequences hold pages.
-// It knows no requests: a holder brings its namespace and tokens. Owner: the engine.
-// Thread: the engine thread.
+// It knows no requests: a holder brings its namespace and tokens. When memory runs out, a call that
+// throws std::bad_alloc has lost no page: the lease can be released, and must be where rows were
+// being written. Owner: the engine. Thread: the engine thread.
 #pragma once
 
 #include <algorithm>
@@ -59,7 +60,8 @@ class KvCache {
     KvIntegrity integrity = KvIntegrity::kTags;
     uint64_t model_id = 0;            // goes into chains
     int64_t max_protected_pages = 0;  // by sessions, all together
-    // A page whose bytes were verified this long ago, or less, is shared as it is; 0: verified
+    // A page whose bytes were verified this long ago, or less, is shared as it is; ten times as
+    // long ago where others read it already, for the sweep looks at it all the same. 0: verified
     // again each time.
     int64_t verify_interval_us = 1'000'000;
     ThreadPool* threads = nullptr;  // shares the hashing of kSealed; null: one thread
@@ -176,6 +178,9 @@ class KvCache {
   class MatchVerifier;
 
   KvCache(PagePool pool, Options options);
+  // So that a lease of that many pages takes no memory. Room doubles: a growing sequence seldom
+  // moves its lists.
+  static void MakeRoom(int64_t pages, KvLease* lease);
   void Append(PageRef page, uint64_t chain, KvLease* lease);
   // Those of `rows` rows that may be another sequence's prompt.
   int64_t Reusable(int64_t rows, int64_t first_decode_row) const {
@@ -191,8 +196,8 @@ class KvCache {
   // What is wrong with the identity of a page of which a holder expects this.
   std::optional<KvViolationKind> CheckIdentity(PageRef page, uint64_t chain, int64_t rows) const;
   // Whether the page's bytes are what was sealed; true where nothing is sealed, or was verified
-  // lately.
-  bool VerifySeal(PageId page, int64_t now_us);
+  // lately. `in_use`: by others.
+  bool VerifySeal(PageId page, bool in_use, int64_t now_us);
   Status CheckSealCounts() const;
   KvViolation ViolationOf(KvViolationKind kind, PageId page) const;
   void Report(KvViolationKind kind, PageId page);

@@ -397,6 +397,28 @@ TEST(KvCache, ChainsNameModelTenantAndTokens) {
   EXPECT_NE(chains(1, {"", "a"}, {1, 2, 3, 4}), chains(1, {"a", ""}, {1, 2, 3, 4}));
 }
 
+// docs/formats/kv_page.md, "Chain" and "Tail"; values by Python's xxhash 4.1:
+// h = xxh3_64_intdigest; root = h(b"salt", h(b"key", 42)), then h(pack("<2i", 1, 2), root),
+// h(pack("<2i", 3, -4), ...), h(pack("<i", 5), ...).
+TEST(KvCache, ChainsAreThoseOfTheSpecification) {
+  const CacheNamespace space = {.extra_key = "key", .cache_salt = "salt"};
+  EXPECT_EQ(ChainRoot(42, space), 0xd1779b9f235adf2u);
+  EXPECT_EQ(ChainRoot(42, {}), 0x231d01b63abefe71u);
+  const auto cache = MakeCache(4, {.model_id = 42});
+  const Tokens tokens = {1, 2, 3, -4, 5};
+  KvLease a;
+  ASSERT_TRUE(cache->Reserve(5, &a));
+  Write(*cache, tokens, 0, 5, &a, space);
+  const std::vector<PageRef> pages(a.expected().begin(), a.expected().end());
+  EXPECT_EQ(cache->pool().chain(pages[0].id), 0x332af5ef33755904u);
+  EXPECT_EQ(cache->pool().chain(pages[1].id), 0xdb9df0b88153a03u);
+  EXPECT_EQ(cache->pool().chain(pages[2].id), 0u);
+  cache->CommitLast(space, tokens, 5, 5, 0, &a);
+  cache->Release(&a);
+  EXPECT_EQ(cache->pool().chain(pages[2].id), 0x5c6b991811d093cbu);
+  EXPECT_EQ(cache->pool().rows(pages[2].id), 1);
+}
+
 TEST(KvCache, SealsFollowTheRowsAndAreCheckedOnReuse) {
   const auto cache = MakeCache(8, {.integrity = KvIntegrity::kSealed, .verify_interval_us = 0});
   const Tokens tokens = {1, 2, 3, 4, 5, 6};
@@ -455,6 +477,48 @@ TEST(KvCache, TheSweepVerifiesPagesInUseAndNoneTwiceWithinASecond) {
   EXPECT_EQ(violations[0].good_us, 2 * kSecondUs);
   EXPECT_EQ(cache->quarantined_pages(), 1);
   cache->Release(&a);
+}
+
+// What others read already is the sweep's, for ten seconds; a newcomer that takes such a page on
+// trust is among its holders when the sweep finds it out.
+TEST(KvCache, APageInUseIsVerifiedByTheSweepAndSeldomerOnReuse) {
+  ManualClock clock;
+  const auto cache = MakeCache(8, {.integrity = KvIntegrity::kSealed, .clock = &clock});
+  const Tokens tokens = {1, 2, 3, 4, 5, 6};
+  KvLease a, b, c;
+  ASSERT_TRUE(cache->Reserve(5, &a));
+  Write(*cache, tokens, 0, 5, &a);
+  cache->Commit({}, tokens, 4, 4, &a);
+  const auto verified_by_match = [&](KvLease* lease) {
+    const int64_t before = cache->verified_pages();
+    EXPECT_EQ(cache->MatchPrefix({}, tokens, 6, lease), 4);
+    return cache->verified_pages() - before;
+  };
+  clock.AdvanceUs(9 * kSecondUs);
+  EXPECT_EQ(verified_by_match(&b), 0);
+  cache->Release(&b);
+  clock.AdvanceUs(kSecondUs);
+  EXPECT_EQ(verified_by_match(&b), 2);
+  cache->Release(&a);
+  cache->Release(&b);
+  clock.AdvanceUs(kSecondUs);  // nobody's
+  EXPECT_EQ(verified_by_match(&a), 2);
+
+  clock.AdvanceUs(2 * kSecondUs);
+  const PageId lost = a.expected()[1].id;
+  cache->MutablePage(lost)[sizeof(PageHeader)] ^= std::byte{4};
+  EXPECT_EQ(verified_by_match(&c), 0);
+  while (cache->SweepOne()) {
+  }
+  const auto violations = cache->TakeViolations();
+  ASSERT_EQ(violations.size(), 1u);
+  EXPECT_EQ(violations[0].kind, kSeal);
+  EXPECT_EQ(violations[0].page, lost);
+  EXPECT_EQ(Mismatch(*cache, a), int(kTag));
+  EXPECT_EQ(Mismatch(*cache, c), int(kTag));
+  cache->Release(&a);
+  cache->Release(&c);
+  EXPECT_TRUE(Check(*cache, {}).ok()) << Check(*cache, {}).ToString();
 }
 
 // Pages from another engine: in any order, with the seals that it made.

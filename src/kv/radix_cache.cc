@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <new>
 
 #include "base/check.h"
 
@@ -14,6 +15,21 @@ struct RadixCache::Space {
   int64_t nodes = 0;
   Children children;
   std::map<CacheNamespace, std::unique_ptr<Space>>::iterator self;
+};
+
+// Keeps a namespace in the tree, though its last node may go.
+class RadixCache::SpaceHold {
+ public:
+  SpaceHold(RadixCache& cache, Space* space) : cache_(cache), space_(*space) { ++space_.nodes; }
+  SpaceHold(const SpaceHold&) = delete;
+  SpaceHold& operator=(const SpaceHold&) = delete;
+  ~SpaceHold() {
+    if (--space_.nodes == 0) cache_.spaces_.erase(space_.self);
+  }
+
+ private:
+  RadixCache& cache_;
+  Space& space_;
 };
 
 class RadixCache::Node : public EvictionOrder::Page {
@@ -56,12 +72,13 @@ RadixCache::Node* RadixCache::FindChild(const Space& space, Node* parent, uint64
   const auto [first, last] = nodes_.equal_range(chain);
   for (auto it = first; it != last; ++it) {
     Node* node = it->second.get();
-    if (node->space != &space || node->parent != parent) continue;
+    if (node->condemned || node->space != &space || node->parent != parent) continue;
     if (node->tokens.size() != tokens.size()) continue;  // a tail
     if (!std::ranges::equal(tokens, node->tokens) && !faults_.match_without_tokens) continue;
     using Verdict = PageVerifier::Verdict;
-    const Verdict verdict =
-        verifier != nullptr ? verifier->Judge(node->page, node->depth - 1) : JudgeTag(node->page);
+    const Verdict verdict = verifier != nullptr
+                                ? verifier->Judge(node->page, node->depth - 1, node->locks > 0)
+                                : JudgeTag(node->page);
     if (verdict == Verdict::kShare) return node;
     if (verdict == Verdict::kRefuse) continue;
     Condemn(node->page.id);
@@ -117,9 +134,8 @@ RadixCache::Node* RadixCache::MatchAndLock(const CacheNamespace& space,
                                            std::vector<PageRef>* pages, PageVerifier* verifier) {
   const auto found = spaces_.find(Effective(space));
   if (found == spaces_.end()) return nullptr;
-  // A condemned node can take its whole namespace with it: hold the space until the walk is over.
   Space* root = found->second.get();
-  ++root->nodes;
+  const SpaceHold hold(*this, root);
   const size_t page_tokens = static_cast<size_t>(pool_.format().page_tokens());
   Node* last = nullptr;
   for (; tokens.size() >= page_tokens; tokens = tokens.subspan(page_tokens)) {
@@ -131,7 +147,6 @@ RadixCache::Node* RadixCache::MatchAndLock(const CacheNamespace& space,
   }
   const Agreement behind = LongestAgreement(ChildrenOf(*root, last), tokens);
   order_.Touch(behind.node != nullptr ? behind.node : last);
-  if (--root->nodes == 0) spaces_.erase(root->self);
   for (Node* node = last; node != nullptr; node = node->Parent()) {
     order_.AddLocks(node, 1);
   }
@@ -156,25 +171,29 @@ RadixCache::Node* RadixCache::Insert(const CacheNamespace& space, Node* locked,
   const size_t page_tokens = static_cast<size_t>(pool_.format().page_tokens());
   TERN_CHECK(tokens.size() / page_tokens >= pages.size());
   Space* root = SpaceOf(space);
-  ++root->nodes;
+  const SpaceHold hold(*this, root);
   Node* last = locked;
   for (size_t i = static_cast<size_t>(DepthOf(locked)); i < pages.size(); ++i) {
-    const auto page = tokens.subspan(i * page_tokens, page_tokens);
-    const uint64_t chain = Chain(*root, last, page);
-    Node* node = FindChild(*root, last, chain, page, verifier);
-    if (node != nullptr) {
-      if (!(pages[i] == node->page)) pool_.Free(pages[i]);
-      pages[i] = node->page;
-    } else {
-      if (!pool_.MoveToCache(pages[i])) break;
-      node = Add(*root, last, page, pages[i]);
-    }
+    Node* const node =
+        FindOrAdd(*root, last, tokens.subspan(i * page_tokens, page_tokens), pages[i], verifier);
+    if (node == nullptr) break;
+    if (!(pages[i] == node->page)) pool_.Free(pages[i]);
+    pages[i] = node->page;
     order_.AddLocks(node, 1);
     last = node;
   }
-  if (--root->nodes == 0) spaces_.erase(root->self);
   order_.Touch(last);
   return last;
+}
+
+RadixCache::Node* RadixCache::FindOrAdd(Space& space, Node* parent, std::span<const int32_t> tokens,
+                                        PageRef page, PageVerifier* verifier) {
+  try {
+    Node* const found = FindChild(space, parent, Chain(space, parent, tokens), tokens, verifier);
+    return found != nullptr ? found : Add(space, parent, tokens, page);
+  } catch (const std::bad_alloc&) {  // what was handed over before must have its lock
+    return nullptr;
+  }
 }
 
 std::pair<RadixCache::Node*, bool> RadixCache::InsertTail(const CacheNamespace& space, Node* prefix,
@@ -183,23 +202,21 @@ std::pair<RadixCache::Node*, bool> RadixCache::InsertTail(const CacheNamespace& 
   if (prefix != nullptr && prefix->condemned) return {nullptr, false};
   TERN_CHECK(!tokens.empty() && tokens.size() < static_cast<size_t>(pool_.format().page_tokens()));
   Space* root = SpaceOf(space);
-  ++root->nodes;
+  const SpaceHold hold(*this, root);
   const Agreement known = LongestAgreement(ChildrenOf(*root, prefix), tokens);
   const bool is_known = known.rows == static_cast<int64_t>(tokens.size());
-  const bool taken = !is_known && pool_.MoveToCache(page);
-  Node* const tail = is_known ? known.node : taken ? Add(*root, prefix, tokens, page) : nullptr;
+  Node* const tail = is_known ? known.node : Add(*root, prefix, tokens, page);
   order_.Touch(tail);
-  if (--root->nodes == 0) spaces_.erase(root->self);
-  return {tail, taken};
+  return {tail, !is_known && tail != nullptr};
 }
 
 RadixCache::Space* RadixCache::SpaceOf(const CacheNamespace& space) {
-  const auto [it, is_new] = spaces_.try_emplace(Effective(space));
-  if (is_new) {
-    it->second = std::make_unique<Space>();
-    it->second->chain = ChainRoot(0, Effective(space));
-    it->second->self = it;
-  }
+  const CacheNamespace& name = Effective(space);
+  if (const auto found = spaces_.find(name); found != spaces_.end()) return found->second.get();
+  auto made = std::make_unique<Space>();
+  made->chain = ChainRoot(0, name);
+  const auto it = spaces_.emplace(name, std::move(made)).first;
+  it->second->self = it;
   return it->second.get();
 }
 
@@ -213,9 +230,14 @@ RadixCache::Node* RadixCache::Add(Space& space, Node* parent, std::span<const in
   node->tokens.assign(tokens.begin(), tokens.end());
   node->page = page;
   node->depth = DepthOf(parent) + 1;
-  Children link;  // when memory runs out, no node is half in the tree
+  // All memory comes before the page is taken, so that no node is half in the tree without it.
+  Children link;
   link.insert(node);
-  nodes_.emplace(node->chain, std::move(made));
+  const auto entry = nodes_.emplace(node->chain, std::move(made));
+  if (!pool_.MoveToCache(page)) {
+    nodes_.erase(entry);
+    return nullptr;
+  }
   ++space.nodes;
   if (parent != nullptr) order_.AddChildren(parent, 1);
   Children& siblings = ChildrenOf(space, parent);
@@ -241,33 +263,31 @@ int64_t RadixCache::Evict(int64_t pages) {
 }
 
 void RadixCache::Condemn(PageId page) {
-  const auto bad = std::find_if(nodes_.begin(), nodes_.end(),
-                                [&](const auto& entry) { return entry.second->page.id == page; });
+  const auto bad = std::find_if(nodes_.begin(), nodes_.end(), [&](const auto& entry) {
+    return entry.second->page.id == page && !entry.second->condemned;
+  });
   if (bad == nodes_.end()) return;
-  const Node* top = bad->second.get();
-  std::vector<Node*> tainted;
-  for (const auto& [chain, node] : nodes_) {
-    const Node* ancestor = node.get();
-    while (ancestor != nullptr && ancestor->depth > top->depth) ancestor = ancestor->Parent();
-    if (ancestor == top) tainted.push_back(node.get());
-  }
   pool_.Quarantine(page);
-  // Deepest first, so that a node's children have gone before it.
-  std::sort(tainted.begin(), tainted.end(),
-            [](const Node* a, const Node* b) { return a->depth > b->depth; });
-  for (Node* node : tainted) {
-    order_.Unlist(node);
-    order_.Forget(node);
-    node->condemned = true;
-    Unlink(node);
-    const auto [first, last] = nodes_.equal_range(node->chain);
-    const auto it =
-        std::find_if(first, last, [&](const auto& e) { return e.second.get() == node; });
-    condemned_.emplace(node, std::move(it->second));
-    nodes_.erase(it);
-    order_.List(node);
-    if (node->locks == 0) Remove(node);
+  // Descendants before their parents, without memory for a list of them.
+  Node* const top = bad->second.get();
+  for (Node* node = top; node != nullptr;) {
+    if (!node->live_children.empty()) {
+      node = *node->live_children.begin();
+      continue;
+    }
+    Node* const parent = node == top ? nullptr : node->Parent();
+    Hide(node);
+    node = parent;
   }
+}
+
+void RadixCache::Hide(Node* node) {
+  order_.Unlist(node);
+  order_.Forget(node);
+  node->condemned = true;
+  Unlink(node);
+  order_.List(node);
+  if (node->locks == 0) Remove(node);
 }
 
 std::vector<PageRef> RadixCache::PathOf(const Node* node) const {
@@ -294,10 +314,6 @@ void RadixCache::Remove(Node* node) {
   if (Node* parent = node->Parent(); parent != nullptr) order_.AddChildren(parent, -1);
   if (!node->condemned) Unlink(node);
   if (Space* space = node->space; --space->nodes == 0) spaces_.erase(space->self);
-  if (node->condemned) {
-    condemned_.erase(node);
-    return;
-  }
   const auto [first, last] = nodes_.equal_range(node->chain);
   nodes_.erase(
       std::find_if(first, last, [&](const auto& entry) { return entry.second.get() == node; }));
@@ -309,7 +325,6 @@ Status RadixCache::CheckInvariants(std::span<const Node* const> locked) const {
   };
   std::unordered_map<const Node*, Expected> expected;
   for (const auto& [chain, node] : nodes_) expected.try_emplace(node.get());
-  for (const auto& [key, node] : condemned_) expected.try_emplace(node.get());
   for (const auto& [node, want] : expected) {
     if (node->parent == nullptr) continue;
     const auto it = expected.find(node->Parent());

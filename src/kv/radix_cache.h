@@ -9,7 +9,8 @@
 // the rows of the first tokens can be copied.
 //
 // A lock on a node keeps it and its ancestors; unlocked leaves are evicted in the order of
-// kv/eviction_order.h. Owner: KvCache. Thread: the engine thread.
+// kv/eviction_order.h. When memory runs out, a call that throws std::bad_alloc has changed nothing,
+// but that a page may have been condemned. Owner: KvCache. Thread: the engine thread.
 #pragma once
 
 #include <cstdint>
@@ -39,7 +40,8 @@ class PageVerifier {
     kCondemn,  // not to be trusted by anybody
   };
   virtual ~PageVerifier() = default;
-  virtual Verdict Judge(PageRef page, int64_t index) = 0;
+  // `in_use`: others have it locked.
+  virtual Verdict Judge(PageRef page, int64_t index, bool in_use) = 0;
   virtual Verdict JudgeRows(PageRef page, int64_t index, std::span<const int32_t> listed,
                             int64_t rows) = 0;
 };
@@ -78,8 +80,8 @@ class RadixCache {
   // Hands pages to the tree. pages[i] holds the rows of tokens [i*P, (i+1)*P); those of the path to
   // `locked` come first and are in the tree already. Where the tree has an equal node that may be
   // shared, the caller's page is freed and replaced by the node's in `pages`. The lock moves to the
-  // last node, which is returned; pages behind it (a stale page, a condemned `locked`) remain the
-  // caller's. REQUIRES: tokens.size() >= pages.size() * P.
+  // last node, which is returned; pages behind it (a stale page, a condemned `locked`, no memory
+  // for a node) remain the caller's. REQUIRES: tokens.size() >= pages.size() * P.
   Node* Insert(const CacheNamespace& space, Node* locked, std::span<const int32_t> tokens,
                std::span<PageRef> pages, PageVerifier* verifier = nullptr);
 
@@ -100,7 +102,7 @@ class RadixCache {
   // matches. Locked ones leave the tree with their last lock.
   void Condemn(PageId page);
 
-  int64_t pages() const { return static_cast<int64_t>(nodes_.size() + condemned_.size()); }
+  int64_t pages() const { return static_cast<int64_t>(nodes_.size()); }
   int64_t evictable_pages() const { return order_.evictable_pages(); }
   int64_t protected_pages() const { return order_.protected_pages(); }
 
@@ -117,6 +119,7 @@ class RadixCache {
 
  private:
   struct Space;
+  class SpaceHold;
   // Lexicographic: of all nodes in this order, those next to some tokens agree longest with them.
   struct ByTokens {
     using is_transparent = void;
@@ -137,21 +140,25 @@ class RadixCache {
   Agreement LongestAgreement(const Children& children, std::span<const int32_t> tokens) const;
   static Children& ChildrenOf(Space& space, Node* parent);
   Space* SpaceOf(const CacheNamespace& space);
-  // Makes a node of a page that is the tree's already.
+  // Takes the caller's page and makes a node of it. Null: the page is stale.
   Node* Add(Space& space, Node* parent, std::span<const int32_t> tokens, PageRef page);
+  // The node of page tokens[0, P) behind `parent`, found or made of `page`; null where Insert ends.
+  Node* FindOrAdd(Space& space, Node* parent, std::span<const int32_t> tokens, PageRef page,
+                  PageVerifier* verifier);
   PageVerifier::Verdict JudgeTag(PageRef page) const;
   uint64_t Chain(const Space& space, const Node* parent, std::span<const int32_t> tokens) const;
   const CacheNamespace& Effective(const CacheNamespace& space) const;
   // Takes a live node from its siblings.
   static void Unlink(Node* node);
+  // Hides a node without live children; it goes at once unless it is locked.
+  void Hide(Node* node);
   // Removes a node without locks and children and frees its page.
   void Remove(Node* node);
 
   PagePool& pool_;
   const uint64_t hash_mask_;
   std::map<CacheNamespace, std::unique_ptr<Space>> spaces_;
-  std::unordered_multimap<uint64_t, std::unique_ptr<Node>> nodes_;  // by chain
-  std::unordered_map<Node*, std::unique_ptr<Node>> condemned_;      // still locked
+  std::unordered_multimap<uint64_t, std::unique_ptr<Node>> nodes_;  // by chain; condemned too
   EvictionOrder order_;
   KvFaults faults_;
 };

@@ -20,6 +20,18 @@ int64_t MarkOffset(const PageFormat& format, const KvRowPart& part, int64_t posi
   return part.offset_bytes + position % format.page_tokens() * part.row_bytes;
 }
 
+// Rows of decode lie one by one all over memory, and the pass that wrote them has pushed them out
+// of the caches: asked for so many hashes ahead, they are there when it is their turn.
+constexpr int64_t kHashesAhead = 4;
+constexpr int64_t kLineBytes = 64;
+
+void PrefetchRow(const PageFormat& format, int64_t layer, const std::byte* page, int64_t position) {
+  for (const KvRowPart& part : format.row_parts(layer)) {
+    const std::byte* const row = page + MarkOffset(format, part, position);
+    for (int64_t at = 0; at < part.row_bytes; at += kLineBytes) __builtin_prefetch(row + at);
+  }
+}
+
 }  // namespace
 
 SealTable::SealTable(const PagePool& pages, ThreadPool& threads)
@@ -102,7 +114,15 @@ void SealTable::Extend(std::span<const Rows> written, int64_t now_us,
   const int64_t per_chunk = std::max<int64_t>(1, kHashesPerChunk / most_rows);
   const int64_t sums = static_cast<int64_t>(written.size()) * layers;
   threads_.ParallelFor((sums + per_chunk - 1) / per_chunk, [&](int64_t chunk, int) {
-    for (int64_t i = chunk * per_chunk; i < std::min(sums, (chunk + 1) * per_chunk); ++i) {
+    const int64_t first = chunk * per_chunk, end = std::min(sums, first + per_chunk);
+    const auto prefetch = [&](int64_t i) {
+      if (i >= end) return;
+      const Rows& rows = written[static_cast<size_t>(i / layers)];
+      PrefetchRow(format, i % layers, pages_.base(rows.page), rows.first_position);
+    };
+    for (int64_t i = first; i < first + kHashesAhead; ++i) prefetch(i);
+    for (int64_t i = first; i < end; ++i) {
+      prefetch(i + kHashesAhead);
       const Rows& rows = written[static_cast<size_t>(i / layers)];
       const int64_t layer = i % layers;
       const std::byte* const base = pages_.base(rows.page);
