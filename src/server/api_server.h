@@ -59,6 +59,7 @@ class ApiServer {
   void ModelInfo(const HttpRequest&, std::shared_ptr<ResponseWriter>);
   void ServerInfo(const HttpRequest&, std::shared_ptr<ResponseWriter>);
   void Loads(const HttpRequest&, std::shared_ptr<ResponseWriter>);
+  void GetLoad(const HttpRequest&, std::shared_ptr<ResponseWriter>);
   void Metrics(const HttpRequest&, std::shared_ptr<ResponseWriter>);
   void OpenApi(const HttpRequest&, std::shared_ptr<ResponseWriter>);
   void Chat(const HttpRequest&, std::shared_ptr<ResponseWriter>);
@@ -73,6 +74,8 @@ class ApiServer {
   MetricRegistry& registry_;
   const Clock& clock_;
   const int64_t started_at_;  // Unix seconds
+  const int64_t created_us_;
+  int64_t ready_us_ = 0;  // written before state_ becomes kReady
   std::atomic<State> state_{State::kLoading};
   std::optional<ServedModel> model_;  // written before state_ becomes kReady
 };

@@ -23,6 +23,12 @@ class LoadsTest : public ServerTest {
   }
 };
 
+// As sglang-router asks for it on behalf of its clients.
+TEST_F(LoadsTest, TheShortFormIsAListOfRanks) {
+  EXPECT_EQ(ParseJson(Call("GET", "/get_load").body).value(),
+            Json::parse(R"([{"dp_rank":0,"num_reqs":0,"num_waiting_reqs":0,"num_tokens":0}])"));
+}
+
 TEST_F(LoadsTest, HasSglangsNamesInAllSections) {
   const Json document = ParseJson(Call("GET", "/v1/loads").body).value();
   EXPECT_EQ(document["version"], "test");
