@@ -27,6 +27,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       }
       detokenizer.Flush();
     }
+    for (const tern::TokenId id : (**made)->EncodeFramed(text)) {
+      if (id < 0 || id >= (**made)->vocab_size()) std::abort();
+    }
   }
   return 0;
 }

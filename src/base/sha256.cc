@@ -66,6 +66,13 @@ bool EqualDigests(std::span<const std::byte, 32> a, std::span<const std::byte, 3
   return CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
 }
 
+bool EqualSecrets(std::string_view given, std::string_view secret) {
+  Sha256 hash_given, hash_secret;
+  hash_given.Update(given);
+  hash_secret.Update(secret);
+  return EqualDigests(hash_given.Finish(), hash_secret.Finish());
+}
+
 std::array<std::byte, 32> RandomBytes32() {
   std::array<std::byte, 32> bytes;
   TERN_CHECK(RAND_bytes(Raw(bytes.data()), static_cast<int>(bytes.size())) == 1);

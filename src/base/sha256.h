@@ -33,6 +33,8 @@ Sha256Digest HmacSha256(std::span<const std::byte> key,
                         std::initializer_list<std::span<const std::byte>> pieces);
 // Takes as long whatever the digests hold.
 bool EqualDigests(std::span<const std::byte, 32> a, std::span<const std::byte, 32> b);
+// Takes time by the texts' sizes alone, whatever they hold.
+bool EqualSecrets(std::string_view given, std::string_view secret);
 
 // Bytes that nobody can guess, from the operating system.
 std::array<std::byte, 32> RandomBytes32();

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <chrono>
 #include <string>
 
 namespace tern {
@@ -45,6 +47,31 @@ TEST(HmacSha256, DigestsAreComparedWhole) {
   b[31] ^= std::byte{1};
   EXPECT_FALSE(EqualDigests(a, b));
   EXPECT_NE(RandomBytes32(), RandomBytes32());
+}
+
+// A comparison that stopped at the first difference would take a millionth of the time where that
+// is the first byte.
+TEST(EqualSecrets, TakesAsLongWhereverTheDifferenceIs) {
+  EXPECT_TRUE(EqualSecrets("secret", "secret"));
+  EXPECT_TRUE(EqualSecrets("", ""));
+  for (const char* other : {"", "s", "secre", "secrets", "secreT", "Secret"}) {
+    EXPECT_FALSE(EqualSecrets(other, "secret")) << other;
+  }
+  const std::string secret(1 << 20, 's');
+  std::string first = secret, last = secret;
+  first.front() = last.back() = 't';
+  const auto time_of = [&](const std::string& given) {
+    const auto begin = std::chrono::steady_clock::now();
+    EXPECT_FALSE(EqualSecrets(given, secret));
+    return std::chrono::steady_clock::now() - begin;
+  };
+  auto least_first = time_of(first), least_last = time_of(last);
+  for (int i = 0; i < 20; ++i) {
+    least_first = std::min(least_first, time_of(first));
+    least_last = std::min(least_last, time_of(last));
+  }
+  EXPECT_LT(least_last, 2 * least_first);
+  EXPECT_LT(least_first, 2 * least_last);
 }
 
 }  // namespace

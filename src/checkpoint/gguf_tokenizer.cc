@@ -53,6 +53,8 @@ Result<GgufTokenizer> TokenizerFromGguf(const Gguf& gguf) {
   TERN_ASSIGN_OR_RETURN(tokenizer.eos, TokenId(gguf, "tokenizer.ggml.eos_token_id", vocab));
   TERN_ASSIGN_OR_RETURN(const auto prefix, gguf.Bool("tokenizer.ggml.add_space_prefix"));
   tokenizer.add_space_prefix = prefix.value_or(false);
+  TERN_ASSIGN_OR_RETURN(tokenizer.add_bos, gguf.Bool("tokenizer.ggml.add_bos_token"));
+  TERN_ASSIGN_OR_RETURN(tokenizer.add_eos, gguf.Bool("tokenizer.ggml.add_eos_token"));
   TERN_ASSIGN_OR_RETURN(const auto chat_template, gguf.String("tokenizer.chat_template"));
   if (chat_template) tokenizer.chat_template = std::string(*chat_template);
   return tokenizer;

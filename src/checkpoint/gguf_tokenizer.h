@@ -30,6 +30,7 @@ struct GgufTokenizer {
   std::vector<std::string> merges;         // "left right", best first
   std::optional<int32_t> bos, eos;
   bool add_space_prefix = false;
+  std::optional<bool> add_bos, add_eos;  // around a text that is a prompt by itself
   std::optional<std::string> chat_template;
 };
 

@@ -76,6 +76,34 @@ std::string ModelJson(const GgufTokenizer& tokenizer) {
   return json + "]}";
 }
 
+// A TemplateProcessing, or null when nothing is added to texts.
+Json PostProcessor(const GgufTokenizer& tokenizer) {
+  const PromptFrame frame = FrameOf(tokenizer);
+  if (frame.before.empty() && frame.after.empty()) return nullptr;
+  Json known = Json::object(), before = Json::array(), after = Json::array();
+  const auto add = [&](const std::vector<TokenId>& ids, Json* pieces) {
+    for (const TokenId id : ids) {
+      const std::string& text = tokenizer.tokens[static_cast<size_t>(id)];
+      known[text] = {{"id", text}, {"ids", {id}}, {"tokens", {text}}};
+      pieces->push_back({{"SpecialToken", {{"id", text}, {"type_id", 0}}}});
+    }
+  };
+  add(frame.before, &before);
+  add(frame.after, &after);
+  const auto part = [&](std::initializer_list<const char*> texts) {
+    Json pieces = before;
+    for (const char* text : texts) {
+      pieces.push_back({{"Sequence", {{"id", text}, {"type_id", 0}}}});
+    }
+    pieces.insert(pieces.end(), after.begin(), after.end());
+    return pieces;
+  };
+  return {{"type", "TemplateProcessing"},
+          {"single", part({"A"})},
+          {"pair", part({"A", "B"})},
+          {"special_tokens", known}};
+}
+
 std::string TokenizerConfigJson(const GgufTokenizer& tokenizer, int64_t context_length) {
   Json json = Json::object();
   json["tokenizer_class"] = "PreTrainedTokenizerFast";
@@ -84,7 +112,6 @@ std::string TokenizerConfigJson(const GgufTokenizer& tokenizer, int64_t context_
   };
   name("bos_token", tokenizer.bos);
   name("eos_token", tokenizer.eos);
-  json["add_bos_token"] = false;
   json["clean_up_tokenization_spaces"] = false;
   json["model_max_length"] = context_length;
   if (tokenizer.chat_template) json["chat_template"] = *tokenizer.chat_template;
@@ -116,8 +143,8 @@ Result<TokenizerFiles> TokenizerFilesOf(const GgufTokenizer& tokenizer, int64_t 
       "{" + member("version", "1.0") + member("truncation", nullptr) + member("padding", nullptr) +
       member("added_tokens", AddedTokens(tokenizer)) + member("normalizer", normalizer) +
       member("pre_tokenizer", PreTokenizerJson(patterns, tokenizer.add_space_prefix)) +
-      member("post_processor", nullptr) + member("decoder", ByteLevel(true, true)) +
-      "\"model\":" + ModelJson(tokenizer) + "}\n";
+      member("post_processor", PostProcessor(tokenizer)) +
+      member("decoder", ByteLevel(true, true)) + "\"model\":" + ModelJson(tokenizer) + "}\n";
   files.tokenizer_config_json = TokenizerConfigJson(tokenizer, context_length);
   return files;
 }

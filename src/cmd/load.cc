@@ -43,6 +43,7 @@ Result<TokenizerSpec> SpecOf(GgufTokenizer gguf, const std::string& path) {
   spec.add_prefix_space = gguf.add_space_prefix;
   spec.bos = gguf.bos;
   spec.eos = gguf.eos;
+  spec.frame = FrameOf(gguf);
   return spec;
 }
 
@@ -74,6 +75,14 @@ Result<std::shared_ptr<const Tokenizer>> LoadTokenizerFile(const std::string& pa
 bool IgnoresMerges(const std::string& pre) {
   constexpr std::array kNames = {"llama3", "llama-v3", "llama-bpe", "glm4"};
   return std::find(kNames.begin(), kNames.end(), pre) != kNames.end();
+}
+
+PromptFrame FrameOf(const GgufTokenizer& gguf) {
+  const bool llama3 = IgnoresMerges(gguf.pre) && gguf.pre != "glm4";
+  PromptFrame frame;
+  if (gguf.add_bos.value_or(llama3) && gguf.bos) frame.before.push_back(*gguf.bos);
+  if (gguf.add_eos.value_or(false) && gguf.eos) frame.after.push_back(*gguf.eos);
+  return frame;
 }
 
 std::string ModelFolder(const std::string& path) {

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "base/result.h"
+#include "checkpoint/gguf_tokenizer.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
 
@@ -21,6 +22,10 @@ Result<std::shared_ptr<const Tokenizer>> LoadTokenizer(const std::string& path);
 // Whether a GGUF file's tokenizer.ggml.pre names tokenizers that look a whole piece up before
 // merging (Llama 3's `ignore_merges`; GGUF has no key for it).
 bool IgnoresMerges(const std::string& pre);
+
+// What is put around a text that is a prompt by itself: BOS and EOS as the file's add_bos_token and
+// add_eos_token say; where it is silent, llama.cpp's BOS for Llama 3 and nothing for others.
+PromptFrame FrameOf(const GgufTokenizer& gguf);
 
 // For a model of made-up weights: the tokenizer beside its config.json, else one whose 256 tokens
 // are the bytes.

@@ -20,14 +20,17 @@ namespace {
 struct TokenizeOptions {
   std::string tokenizer;
   bool no_special = false;
+  bool framed = false;
   bool decode = false;
 };
 
 // A JSON string to a JSON array of ids.
-Result<std::string> EncodeLine(const Tokenizer& tokenizer, bool parse_special, const Json& line) {
+Result<std::string> EncodeLine(const Tokenizer& tokenizer, const TokenizeOptions& options,
+                               const Json& line) {
   if (!line.is_string()) return InvalidArgument("expected a JSON string");
+  const std::string& text = line.get_ref<const std::string&>();
   const std::vector<TokenId> ids =
-      tokenizer.Encode(line.get_ref<const std::string&>(), parse_special);
+      options.framed ? tokenizer.EncodeFramed(text) : tokenizer.Encode(text, !options.no_special);
   return fmt::format("[{}]", fmt::join(ids, ","));
 }
 
@@ -49,8 +52,7 @@ Result<std::string> DecodeLine(const Tokenizer& tokenizer, const Json& line) {
 Result<std::string> TokenizeLine(const TokenizeOptions& options, const Tokenizer& tokenizer,
                                  const std::string& line) {
   TERN_ASSIGN_OR_RETURN(const Json json, ParseJson(line));
-  return options.decode ? DecodeLine(tokenizer, json)
-                        : EncodeLine(tokenizer, !options.no_special, json);
+  return options.decode ? DecodeLine(tokenizer, json) : EncodeLine(tokenizer, options, json);
 }
 
 int Fail(const Status& status, int exit_code) {
@@ -64,19 +66,24 @@ int TokenizeCommand(const std::vector<std::string>& args) {
   TokenizeOptions options;
   OptionTable table("tern tokenize",
                     "Reads one JSON string a line and writes its token ids, one JSON array a line. "
-                    "Added and special tokens in the text become their ids; no BOS or EOS is "
-                    "added.");
+                    "Added and special tokens in the text become their ids.");
   table
       .Add("--tokenizer", &options.tokenizer, "DIR|FILE",
            "a model's folder, a GGUF file, a tokenizer.json or a tiktoken.model")
       .Required();
   table.Add("--no-special", &options.no_special, "", "all text is plain text");
+  table.Add("--add-special-tokens", &options.framed, "",
+            "adds what the tokenizer puts around a prompt (a BOS, mostly), as the server does for "
+            "prompts that no chat template has made");
   table.Add("--decode", &options.decode, "",
             "the other way: arrays of ids in, strings out; special tokens are kept, and bytes that "
             "are no UTF-8 become U+FFFD");
   const Result<ParseOutcome> outcome = table.Parse(args);
   if (!outcome.ok()) return Fail(outcome.status(), 2);
   if (*outcome == ParseOutcome::kHelpShown) return 0;
+  if (options.framed && options.no_special) {
+    return Fail(InvalidArgument("--no-special and --add-special-tokens exclude each other"), 2);
+  }
 
   const auto tokenizer = LoadTokenizer(options.tokenizer);
   if (!tokenizer.ok()) return Fail(tokenizer.status(), 1);

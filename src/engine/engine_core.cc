@@ -445,6 +445,7 @@ void EngineCore::DeliverToken(Sequence& sequence, const Result<SampledToken>& sa
   if (sequence.mask != nullptr) sequence.mask->Accept(token);
   ++sampled_tokens_;
   const int64_t now_us = clock_.NowUs();
+  if (sequence.generated() == 0) sequence.first_token_us = now_us;
   if (metrics_ != nullptr && sequence.generated() == 0) {
     metrics_->ObserveFirstToken(now_us - sequence.arrival_us);
   } else if (metrics_ != nullptr) {
@@ -535,8 +536,9 @@ void EngineCore::End(RequestId id, FinishEvent event) {
   // Only now it is known how many count: a stop string may have ended before the newest token.
   totals_.generated_tokens += event.completion_tokens;
   if (metrics_ != nullptr) {
-    metrics_->ObserveFinished(clock_.NowUs() - sequence->arrival_us, event.prompt_tokens,
-                              event.completion_tokens);
+    const int64_t now_us = clock_.NowUs();
+    metrics_->ObserveFinished(now_us - sequence->arrival_us, now_us - sequence->first_token_us,
+                              event.prompt_tokens, event.completion_tokens);
   }
   sequence->sink->OnFinish(std::move(event));
 }

@@ -26,7 +26,9 @@ class EngineMetrics {
   void ObserveQueueTime(int64_t us);
   void ObserveFirstToken(int64_t us);
   void ObserveTokenGap(int64_t us);
-  void ObserveFinished(int64_t e2e_us, int64_t prompt_tokens, int64_t generated_tokens);
+  // `decode_us`: since the first token; meaningless where none was generated.
+  void ObserveFinished(int64_t e2e_us, int64_t decode_us, int64_t prompt_tokens,
+                       int64_t generated_tokens);
 
  private:
   // Those that only a prefill or decode engine has.
@@ -38,15 +40,17 @@ class EngineMetrics {
   EngineStats last_;
   int64_t last_evicted_ = 0;
 
-  Gauge &running_, &queued_, &used_, &kv_used_, &full_usage_, &usage_, &available_, &evictable_,
-      &protected_, &hit_rate_, &throughput_;
+  Gauge &running_, &queued_, &used_, &kv_used_, &full_usage_, &usage_, &utilization_, &available_,
+      &evictable_, &protected_, &hit_rate_, &throughput_;
   // Of KV integrity.
   std::array<Counter*, kKvViolationKinds> violations_;
   Counter &ended_, &healed_, &exposed_, &verified_, &swept_, &sealed_;
   Gauge &quarantined_, &integrity_share_;
 
   Counter &prompt_, &generated_, &cached_, &requests_, &aborted_, &retracted_, &evicted_;
-  Histogram &queue_time_, &first_token_, &token_gap_, &e2e_, &prompt_sizes_, &generated_sizes_;
+  Counter &computed_now_, &reused_now_, &decoded_now_;  // realtime_tokens_total by its modes
+  Histogram &queue_time_, &first_token_, &token_gap_, &token_time_, &e2e_, &prompt_sizes_,
+      &generated_sizes_;
 };
 
 }  // namespace tern

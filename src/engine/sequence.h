@@ -42,7 +42,7 @@ struct Sequence {
   int64_t rederive_end = 0;
   std::shared_ptr<TokenMask> rederive_mask;
   int64_t heals = 0;  // since its last new token
-  int64_t arrival_us = 0, last_token_us = 0;
+  int64_t arrival_us = 0, first_token_us = 0, last_token_us = 0;
   std::optional<Rendezvous> rendezvous;      // absent: this engine computes prompt and answer
   std::unique_ptr<SequenceHandoff> handoff;  // as long as the other side takes part
 

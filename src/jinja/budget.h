@@ -10,8 +10,9 @@
 namespace tern::jinja {
 
 struct Limits {
-  int64_t steps = 20'000'000;               // nodes evaluated, items visited, 64-byte runs scanned
-  int64_t memory_bytes = int64_t{1} << 30;  // of all values made, also those freed since
+  int64_t steps = 20'000'000;  // nodes evaluated, items visited, 64-byte runs scanned
+  int64_t memory_bytes = int64_t{1}
+                         << 30;  // of all values made, also those freed since; scopes held
   int64_t output_bytes = int64_t{64} << 20;
   int depth = 600;  // nested nodes and macro calls being evaluated
 };
@@ -27,6 +28,8 @@ class Budget {
   // Errors: kInvalidArgument that names the bound (a template's fault, hence the caller's).
   Status Step(int64_t count = 1);
   Status Allocate(int64_t bytes);
+  // Takes back what was allocated.
+  void Release(int64_t bytes) { memory_bytes_ -= bytes; }
   // A step count for work that reads `bytes`.
   Status Scan(int64_t bytes) { return Step(bytes / 64); }
   const Limits& limits() const { return limits_; }

@@ -38,7 +38,10 @@ Result<Dict> BuildDict(Interpreter& in, const BoundArgs& args) {
       }
     }
   }
-  for (const auto& [name, value] : args.rest().keyword) dict.Set(Value::Str(name), value);
+  for (const auto& [name, value] : args.rest().keyword) {
+    TERN_RETURN_IF_ERROR(in.budget().Allocate(Dict::BytesOfNamed(name)));
+    dict.Set(Value::Str(name), value);
+  }
   return dict;
 }
 
@@ -62,16 +65,19 @@ Result<Value> Namespace(Interpreter& in, const Value&, const BoundArgs& args) {
   for (const auto& [key, value] : dict.entries()) {
     if (key.is_string()) TERN_RETURN_IF_ERROR(NamespaceObject::CheckName(key.str()));
   }
-  TERN_RETURN_IF_ERROR(in.budget().Allocate(sizeof(NamespaceObject) + sizeof(Dict)));
+  TERN_RETURN_IF_ERROR(in.budget().Allocate(
+      static_cast<int64_t>(sizeof(NamespaceObject) + sizeof(Dict)) + dict.Bytes()));
   const auto attributes = std::make_shared<Dict>(std::move(dict));
   in.AdoptNamespace(attributes);
   return Value::Of(std::make_shared<NamespaceObject>(attributes));
 }
 
-Result<Value> Cycler(Interpreter&, const Value&, const BoundArgs& args) {
+Result<Value> Cycler(Interpreter& in, const Value&, const BoundArgs& args) {
   if (args.rest().positional.empty()) {
     return InvalidArgument("at least one item has to be provided");
   }
+  TERN_RETURN_IF_ERROR(
+      in.budget().Allocate(static_cast<int64_t>(args.rest().positional.size() * sizeof(Value))));
   return Value::Of(std::make_shared<CyclerObject>(args.rest().positional));
 }
 

@@ -56,18 +56,33 @@ const Value* Scope::FindHere(std::string_view name) const {
   return nullptr;
 }
 
-void Scope::Set(std::string_view name, Value value) {
+Status Scope::Charge(int64_t bytes) {
+  TERN_RETURN_IF_ERROR(budget.Allocate(bytes));
+  charged += bytes;
+  return OkStatus();
+}
+
+Status Scope::Set(std::string_view name, Value value) {
   for (auto& [key, old] : names) {
     if (key == name) {
       old = std::move(value);
-      return;
+      return OkStatus();
     }
   }
+  if (names.size() == names.capacity()) {
+    const size_t more = std::max<size_t>(names.size() * 2, 2);
+    TERN_RETURN_IF_ERROR(Charge(static_cast<int64_t>(more * sizeof(names[0]))));
+    names.reserve(more);
+  }
   names.emplace_back(name, std::move(value));
+  return OkStatus();
 }
 
 Interpreter::Interpreter(const Dict& inputs, const Limits& limits, const Clock& clock)
-    : inputs_(inputs), clock_(clock), budget_(limits), top_(std::make_shared<Scope>(nullptr)) {}
+    : inputs_(inputs),
+      clock_(clock),
+      budget_(limits),
+      top_(std::make_shared<Scope>(nullptr, budget_)) {}
 
 Interpreter::~Interpreter() {
   // Breaks the cycles that namespaces and closures can form.
@@ -108,11 +123,11 @@ Result<Interpreter::Flow> Interpreter::RunOne(const Stmt& stmt, const ScopePtr& 
     case Stmt::Kind::kOutput: {
       const Expr& expr = *static_cast<const OutputStmt&>(stmt).expr;
       // Whatever is printed may have been computed when jinja2 compiled the template.
-      std::optional<Value> folded;
-      if (expr.has_slice) folded = Fold(expr, scope);
-      if (folded) {
-        TERN_RETURN_IF_ERROR(Write(*folded));
-        break;
+      if (expr.has_slice) {
+        if (const std::optional<Value>& folded = Fold(expr, scope)) {
+          TERN_RETURN_IF_ERROR(Write(*folded));
+          break;
+        }
       }
       TERN_ASSIGN_OR_RETURN(const Value v, Eval(expr, scope));
       TERN_RETURN_IF_ERROR(Write(v));
@@ -135,7 +150,8 @@ Result<Interpreter::Flow> Interpreter::RunOne(const Stmt& stmt, const ScopePtr& 
       const MacroBody& macro = static_cast<const MacroStmt&>(stmt).macro;
       TERN_RETURN_IF_ERROR(Adopt(scope));
       TERN_RETURN_IF_ERROR(budget_.Allocate(sizeof(MacroObject)));
-      scope->Set(macro.name, Value::Of(std::make_shared<MacroObject>(macro, scope)));
+      TERN_RETURN_IF_ERROR(
+          scope->Set(macro.name, Value::Of(std::make_shared<MacroObject>(macro, scope))));
       break;
     }
     case Stmt::Kind::kCallBlock:
@@ -144,7 +160,8 @@ Result<Interpreter::Flow> Interpreter::RunOne(const Stmt& stmt, const ScopePtr& 
     case Stmt::Kind::kFilterBlock: {
       const auto& block = static_cast<const FilterBlockStmt&>(stmt);
       std::string text;
-      TERN_ASSIGN_OR_RETURN(flow, Capture(block.body, std::make_shared<Scope>(scope), &text));
+      TERN_ASSIGN_OR_RETURN(const ScopePtr inner, Inside(scope));
+      TERN_ASSIGN_OR_RETURN(flow, Capture(block.body, inner, &text));
       if (flow != Flow::kNormal) break;
       TERN_ASSIGN_OR_RETURN(const Value v,
                             ApplyFilters(*block.filter, Value::Str(std::move(text)), scope));
@@ -155,7 +172,8 @@ Result<Interpreter::Flow> Interpreter::RunOne(const Stmt& stmt, const ScopePtr& 
       return RunWith(static_cast<const WithStmt&>(stmt), scope);
     case Stmt::Kind::kBlock: {
       const auto& block = static_cast<const BlockStmt&>(stmt);
-      return Run(block.body, std::make_shared<Scope>(block.scoped ? scope : top_));
+      TERN_ASSIGN_OR_RETURN(const ScopePtr inner, Inside(block.scoped ? scope : top_));
+      return Run(block.body, inner);
     }
     case Stmt::Kind::kBreak:
       return Flow::kBreak;
@@ -185,8 +203,9 @@ Result<Interpreter::Flow> Interpreter::RunLoop(const ForStmt& stmt, const ScopeP
       while (true) {
         TERN_ASSIGN_OR_RETURN(const bool more, all->Next(out));
         if (!more) return false;
-        const auto inner = std::make_shared<Scope>(scope);
-        inner->Set("loop", Value::Undef("'loop' is undefined in the condition of a for loop"));
+        TERN_ASSIGN_OR_RETURN(const ScopePtr inner, Inside(scope));
+        TERN_RETURN_IF_ERROR(
+            inner->Set("loop", Value::Undef("'loop' is undefined in the condition of a for loop")));
         TERN_RETURN_IF_ERROR(Assign(*stmt.target, *out, inner));
         TERN_ASSIGN_OR_RETURN(const Value keep, Eval(*stmt.test, inner));
         if (Truth(keep)) return true;
@@ -194,6 +213,8 @@ Result<Interpreter::Flow> Interpreter::RunLoop(const ForStmt& stmt, const ScopeP
     });
     cursor = source.object().Iterate();
   }
+  // The loop, its cursor, and what its test needs.
+  TERN_RETURN_IF_ERROR(budget_.Allocate(sizeof(LoopObject) + (stmt.test ? 640 : 128)));
   // A loop that is left early keeps its test, and that keeps the scope.
   if (stmt.recursive || stmt.test) TERN_RETURN_IF_ERROR(Adopt(scope));
   const auto loop = std::make_shared<LoopObject>(budget_, stmt, stmt.recursive ? scope : nullptr,
@@ -206,15 +227,16 @@ Result<Interpreter::Flow> Interpreter::RunLoop(const ForStmt& stmt, const ScopeP
     TERN_RETURN_IF_ERROR(budget_.Step());
     TERN_ASSIGN_OR_RETURN(const bool more, loop->Next(&item));
     if (!more) break;
-    const auto turn = std::make_shared<Scope>(scope);
-    turn->Set("loop", Value::Of(loop));
+    TERN_ASSIGN_OR_RETURN(const ScopePtr turn, Inside(scope));
+    TERN_RETURN_IF_ERROR(turn->Set("loop", Value::Of(loop)));
     TERN_RETURN_IF_ERROR(Assign(*stmt.target, item, turn));
     TERN_ASSIGN_OR_RETURN(const Flow flow, Run(stmt.body, turn));
     if (flow == Flow::kBreak) break;
     completed |= flow == Flow::kNormal;
   }
   if (completed || stmt.otherwise.empty()) return Flow::kNormal;
-  return Run(stmt.otherwise, std::make_shared<Scope>(scope));
+  TERN_ASSIGN_OR_RETURN(const ScopePtr inner, Inside(scope));
+  return Run(stmt.otherwise, inner);
 }
 
 Result<std::string> Interpreter::CallLoop(LoopObject& loop, const Value& items) {
@@ -238,7 +260,8 @@ Result<Interpreter::Flow> Interpreter::RunIf(const IfStmt& stmt, const ScopePtr&
 
 Status Interpreter::RunSetBlock(const SetBlockStmt& stmt, const ScopePtr& scope, Flow* flow) {
   std::string text;
-  TERN_ASSIGN_OR_RETURN(*flow, Capture(stmt.body, std::make_shared<Scope>(scope), &text));
+  TERN_ASSIGN_OR_RETURN(const ScopePtr inner, Inside(scope));
+  TERN_ASSIGN_OR_RETURN(*flow, Capture(stmt.body, inner, &text));
   if (*flow != Flow::kNormal) return OkStatus();
   Value v = Value::Str(std::move(text));
   if (stmt.filter) {
@@ -260,7 +283,7 @@ Status Interpreter::RunCallBlock(const CallBlockStmt& stmt, const ScopePtr& scop
 }
 
 Result<Interpreter::Flow> Interpreter::RunWith(const WithStmt& stmt, const ScopePtr& scope) {
-  const auto inner = std::make_shared<Scope>(scope);
+  TERN_ASSIGN_OR_RETURN(const ScopePtr inner, Inside(scope));
   std::vector<Value> values;
   for (const auto& [target, expr] : stmt.assignments) {
     TERN_ASSIGN_OR_RETURN(Value v, Eval(*expr, scope));
@@ -298,8 +321,7 @@ Result<Interpreter::Flow> Interpreter::Capture(const Body& body, const ScopePtr&
 
 Status Interpreter::Assign(const Expr& target, Value value, const ScopePtr& scope) {
   if (target.kind == Expr::Kind::kName) {
-    scope->Set(static_cast<const NameExpr&>(target).name, std::move(value));
-    return OkStatus();
+    return scope->Set(static_cast<const NameExpr&>(target).name, std::move(value));
   }
   if (target.kind == Expr::Kind::kNamespaceRef) {
     const auto& ref = static_cast<const NamespaceRefExpr&>(target);
@@ -307,6 +329,7 @@ Status Interpreter::Assign(const Expr& target, Value value, const ScopePtr& scop
     auto* ns = object.as<NamespaceObject>();
     if (ns == nullptr) return InvalidArgument("cannot assign attribute on non-namespace object");
     TERN_RETURN_IF_ERROR(NamespaceObject::CheckName(ref.attribute));
+    TERN_RETURN_IF_ERROR(budget_.Allocate(Dict::BytesOfNamed(ref.attribute)));
     ns->Set(ref.attribute, std::move(value));
     return OkStatus();
   }
@@ -344,10 +367,14 @@ Result<Value> Interpreter::Eval(const Expr& expr, const ScopePtr& scope) {
   const Nest nest(*this);
   TERN_RETURN_IF_ERROR(nest.Check());
   TERN_RETURN_IF_ERROR(budget_.Step());
-  if (expr.has_slice && !folding_) {
-    std::optional<Value> folded = Fold(expr, scope);
-    if (folded && IsLiteral(*folded)) return *std::move(folded);
-  }
+  if (!expr.has_slice) return EvalKind(expr, scope);
+  const std::optional<Value>& folded = Fold(expr, scope);
+  if (folding_) return folded ? Result<Value>(*folded) : NotConstant();
+  if (folded && IsLiteral(*folded)) return *folded;
+  return EvalKind(expr, scope);
+}
+
+Result<Value> Interpreter::EvalKind(const Expr& expr, const ScopePtr& scope) {
   line_ = expr.line;
   switch (expr.kind) {
     case Expr::Kind::kConst:
@@ -372,7 +399,7 @@ Result<Value> Interpreter::Eval(const Expr& expr, const ScopePtr& scope) {
       const auto& get = static_cast<const GetAttrExpr&>(expr);
       TERN_ASSIGN_OR_RETURN(const Value object, Eval(*get.object, scope));
       line_ = expr.line;
-      return GetAttr(object, get.name);
+      return Charge(GetAttr(object, get.name));
     }
     case Expr::Kind::kGetItem:
       return EvalGetItem(static_cast<const GetItemExpr&>(expr), scope);
@@ -381,12 +408,14 @@ Result<Value> Interpreter::Eval(const Expr& expr, const ScopePtr& scope) {
   }
 }
 
-std::optional<Value> Interpreter::Fold(const Expr& expr, const ScopePtr& scope) {
+const std::optional<Value>& Interpreter::Fold(const Expr& expr, const ScopePtr& scope) {
+  if (const auto found = folded_.find(&expr); found != folded_.end()) return found->second;
   const bool outer = std::exchange(folding_, true);
-  Result<Value> value = Eval(expr, scope);
+  Result<Value> value = EvalKind(expr, scope);
   folding_ = outer;
-  if (!value.ok()) return std::nullopt;
-  return std::move(value).value();
+  std::optional<Value> folded;
+  if (value.ok()) folded = std::move(value).value();
+  return folded_.emplace(&expr, std::move(folded)).first->second;
 }
 
 // The expressions that make new values.
@@ -442,7 +471,7 @@ Result<Value> Interpreter::EvalName(std::string_view name, const ScopePtr& scope
   }
   if (const Value* value = inputs_.Find(name)) return *value;
   if (auto global = FindGlobal(name)) return *std::move(global);
-  return Value::Undef(fmt::format("'{}' is undefined", name));
+  return Charge(Value::Undef(fmt::format("'{}' is undefined", name)));
 }
 
 Result<std::vector<Value>> Interpreter::EvalItems(const std::vector<ExprPtr>& items,
@@ -520,7 +549,7 @@ Result<Value> Interpreter::EvalGetItem(const GetItemExpr& expr, const ScopePtr& 
   if (expr.key->kind != Expr::Kind::kSlice) {
     TERN_ASSIGN_OR_RETURN(const Value key, Eval(*expr.key, scope));
     line_ = expr.line;
-    return GetItem(object, key);
+    return Charge(GetItem(object, key));
   }
   const auto& slice = static_cast<const SliceExpr&>(*expr.key);
   Value bounds[3];
@@ -580,10 +609,14 @@ Result<Args> Interpreter::EvalArgs(const CallArgs& exprs, const ScopePtr& scope)
   if (exprs.double_star) {
     TERN_ASSIGN_OR_RETURN(const Value v, Eval(*exprs.double_star, scope));
     if (!v.is_dict()) return TypeError("argument after ** must be a mapping");
+    const auto written = static_cast<std::ptrdiff_t>(args.keyword.size());
+    const auto spread = static_cast<int64_t>(v.dict().size());
+    TERN_RETURN_IF_ERROR(budget_.Step(spread * (written + 1)));
+    TERN_RETURN_IF_ERROR(budget_.Allocate(spread * static_cast<int64_t>(sizeof(args.keyword[0]))));
     for (const auto& [key, value] : v.dict().entries()) {
       if (!key.is_string()) return TypeError("keywords must be strings");
       const bool repeated =
-          std::any_of(args.keyword.begin(), args.keyword.end(),
+          std::any_of(args.keyword.begin(), args.keyword.begin() + written,
                       [&name = key.str()](const auto& k) { return k.first == name; });
       if (repeated) {
         return TypeError(fmt::format("got multiple values for keyword argument '{}'", key.str()));
@@ -629,7 +662,7 @@ Result<bool> Interpreter::ApplyTest(std::string_view name, const Value& input, A
 Result<Value> Interpreter::CallMacro(const MacroBody& macro, const ScopePtr& closure, Args args) {
   const Nest nest(*this);
   TERN_RETURN_IF_ERROR(nest.Check());
-  const auto scope = std::make_shared<Scope>(closure);
+  TERN_ASSIGN_OR_RETURN(const ScopePtr scope, Inside(closure));
   const size_t count = macro.parameters.size();
   const size_t given = std::min(args.positional.size(), count);
   const auto take = [&args](std::string_view name) -> std::optional<Value> {
@@ -640,33 +673,40 @@ Result<Value> Interpreter::CallMacro(const MacroBody& macro, const ScopePtr& clo
     args.keyword.erase(it);
     return value;
   };
+  // Each parameter may look at all the keywords.
+  TERN_RETURN_IF_ERROR(budget_.Step(static_cast<int64_t>(args.keyword.size() * (count + 1))));
   std::vector<size_t> missing;
   bool found_caller = false;
   for (size_t i = 0; i < count; ++i) {
     const std::string& name = macro.parameters[i];
     found_caller |= name == "caller";
     if (i < given) {
-      scope->Set(name, args.positional[i]);
+      TERN_RETURN_IF_ERROR(scope->Set(name, args.positional[i]));
     } else if (auto value = take(name)) {
-      scope->Set(name, *std::move(value));
+      TERN_RETURN_IF_ERROR(scope->Set(name, *std::move(value)));
     } else {
       missing.push_back(i);
     }
   }
   if (macro.uses_caller && !found_caller) {
-    scope->Set("caller", take("caller").value_or(Value::Undef("no caller defined")));
+    TERN_RETURN_IF_ERROR(
+        scope->Set("caller", take("caller").value_or(Value::Undef("no caller defined"))));
   }
   if (macro.uses_kwargs) {
     Dict rest;
-    for (auto& [name, value] : args.keyword) rest.Set(Value::Str(name), std::move(value));
-    scope->Set("kwargs", Value::MakeDict(std::move(rest)));
+    for (auto& [name, value] : args.keyword) {
+      TERN_RETURN_IF_ERROR(budget_.Allocate(Dict::BytesOfNamed(name)));
+      rest.Set(Value::Str(name), std::move(value));
+    }
+    TERN_RETURN_IF_ERROR(scope->Set("kwargs", Value::MakeDict(std::move(rest))));
   } else if (!args.keyword.empty()) {
     return TypeError(fmt::format("macro '{}' takes no keyword argument '{}'", macro.name,
                                  args.keyword[0].first));
   }
   if (macro.uses_varargs) {
     const auto begin = args.positional.begin() + static_cast<std::ptrdiff_t>(given);
-    scope->Set("varargs", Value::MakeTuple({begin, args.positional.end()}));
+    TERN_ASSIGN_OR_RETURN(Value varargs, Charge(Value::MakeTuple({begin, args.positional.end()})));
+    TERN_RETURN_IF_ERROR(scope->Set("varargs", std::move(varargs)));
   } else if (args.positional.size() > count) {
     return TypeError(
         fmt::format("macro '{}' takes not more than {} argument(s)", macro.name, count));
@@ -678,7 +718,7 @@ Result<Value> Interpreter::CallMacro(const MacroBody& macro, const ScopePtr& clo
     if (i >= first_default) {
       TERN_ASSIGN_OR_RETURN(value, Eval(*macro.defaults[i - first_default], scope));
     }
-    scope->Set(macro.parameters[i], std::move(value));
+    TERN_RETURN_IF_ERROR(scope->Set(macro.parameters[i], std::move(value)));
   }
   std::string text;
   TERN_ASSIGN_OR_RETURN(const Flow flow, Capture(macro.body, scope, &text));

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -18,14 +19,22 @@ namespace tern::jinja {
 
 class LoopObject;
 
-// Names of one block, loop turn or macro call, and the scope around it.
+// Names of one block, loop turn or macro call, and the scope around it. Macros and loops may keep
+// it until the render ends, so it is charged to the budget, which outlives it, while it lives.
 struct Scope {
-  explicit Scope(std::shared_ptr<Scope> p) : parent(std::move(p)) {}
+  Scope(std::shared_ptr<Scope> p, Budget& b) : parent(std::move(p)), budget(b) {}
+  ~Scope() { budget.Release(charged); }
+  Scope(const Scope&) = delete;
+  Scope& operator=(const Scope&) = delete;
   const Value* FindHere(std::string_view name) const;
-  void Set(std::string_view name, Value value);
+  Status Charge(int64_t bytes);
+  // `name` is the template's, which outlives the render. Errors: those of the budget.
+  Status Set(std::string_view name, Value value);
 
   const std::shared_ptr<Scope> parent;
-  std::vector<std::pair<std::string, Value>> names;  // few: searched one by one
+  Budget& budget;
+  int64_t charged = 0;                                    // bytes
+  std::vector<std::pair<std::string_view, Value>> names;  // few: searched one by one
 };
 using ScopePtr = std::shared_ptr<Scope>;
 
@@ -80,7 +89,9 @@ class Interpreter {
   Result<Value> Eval(const Expr& expr, const ScopePtr& scope);
   // jinja2 computes what it can when it compiles a template. It is the same but for slices: of what
   // can't be sliced, they are then undefined instead of an error. Null: not without names or calls.
-  std::optional<Value> Fold(const Expr& expr, const ScopePtr& scope);
+  // Once for each expression of a render.
+  const std::optional<Value>& Fold(const Expr& expr, const ScopePtr& scope);
+  Result<Value> EvalKind(const Expr& expr, const ScopePtr& scope);
   Result<Value> EvalNode(const Expr& expr, const ScopePtr& scope);
   Result<Value> EvalName(std::string_view name, const ScopePtr& scope);
   Result<std::vector<Value>> EvalItems(const std::vector<ExprPtr>& items, const ScopePtr& scope);
@@ -97,10 +108,16 @@ class Interpreter {
   // Counts a value just made.
   Result<Value> Charge(Result<Value> value);
 
+  // A new scope in `scope`.
+  Result<ScopePtr> Inside(const ScopePtr& scope) {
+    auto inner = std::make_shared<Scope>(scope, budget_);
+    TERN_RETURN_IF_ERROR(inner->Charge(sizeof(Scope) + 32));
+    return inner;
+  }
   // A scope that a macro or loop object keeps: such a scope can come to hold itself.
   Status Adopt(const ScopePtr& scope) {
     scopes_.push_back(scope);
-    return budget_.Allocate(sizeof(Scope));
+    return budget_.Allocate(2 * sizeof(ScopePtr));
   }
 
   class Nest;
@@ -112,6 +129,7 @@ class Interpreter {
   int depth_ = 0;
   int line_ = 1;  // of the node being evaluated
   bool folding_ = false;
+  std::unordered_map<const Expr*, std::optional<Value>> folded_;
   std::string* out_ = nullptr;
   ScopePtr top_;
   std::vector<std::shared_ptr<Dict>> namespaces_;

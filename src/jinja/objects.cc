@@ -56,6 +56,7 @@ Result<Value> LoopChanged(Interpreter& in, const Value& self, const BoundArgs& a
     TERN_RETURN_IF_ERROR(in.budget().Allocate(sizeof(LoopObject)));
     in.AdoptLoop(std::static_pointer_cast<LoopObject>(self.object_ptr()));
   }
+  TERN_RETURN_IF_ERROR(in.budget().Allocate(now.UnsharedBytes()));
   loop.set_last_changed(now);
   return Value::Bool(true);
 }

@@ -123,11 +123,14 @@ int64_t Value::UnsharedBytes() const {
   if (is_string() && std::get<5>(data_).use_count() == 1) {
     return static_cast<int64_t>(sizeof(String) + str().size());
   }
+  if (is_undefined() && std::get<0>(data_) != nullptr) {
+    return static_cast<int64_t>(sizeof(Undefined) + std::get<0>(data_)->message.size());
+  }
   if (is_sequence() && std::get<6>(data_).use_count() == 1) {
     return static_cast<int64_t>(sizeof(List) + items().size() * sizeof(Value));
   }
   if (is_dict() && std::get<7>(data_).use_count() == 1) {
-    return static_cast<int64_t>(sizeof(Dict) + dict().size() * sizeof(Dict::Entry) * 2);
+    return static_cast<int64_t>(sizeof(Dict)) + dict().Bytes();
   }
   if (is_object() && std::get<8>(data_).use_count() == 1) return 256;
   return 0;

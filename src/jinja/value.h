@@ -130,8 +130,15 @@ class Dict {
   const std::vector<Entry>& entries() const { return entries_; }
   size_t size() const { return entries_.size(); }
   int depth() const { return depth_; }
+  // What its entries take, and one more whose key is a string of its own.
+  int64_t Bytes() const { return static_cast<int64_t>(size() * kBytesOfEntry); }
+  static int64_t BytesOfNamed(std::string_view key) {
+    return static_cast<int64_t>(kBytesOfEntry + sizeof(String) + key.size());
+  }
 
  private:
+  // With room to grow and its place in the index.
+  static constexpr size_t kBytesOfEntry = 2 * sizeof(Entry) + 48;
   std::optional<size_t> IndexOf(const Value& key, size_t hash) const;
 
   std::vector<Entry> entries_;

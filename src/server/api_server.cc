@@ -6,6 +6,7 @@
 #include <charconv>
 
 #include "base/log.h"
+#include "base/sha256.h"
 #include "base/trace.h"
 #include "server/choices.h"
 #include "server/disaggregation.h"
@@ -108,15 +109,6 @@ bool IsOpenPath(std::string_view path) {
   return false;
 }
 
-bool EqualInConstantTime(std::string_view a, std::string_view b) {
-  unsigned difference = a.size() == b.size() ? 0 : 1;
-  for (size_t i = 0; i < a.size(); ++i) {
-    difference |= static_cast<unsigned char>(a[i]) ^
-                  static_cast<unsigned char>(b.empty() ? 0 : b[i % b.size()]);
-  }
-  return difference == 0;
-}
-
 }  // namespace
 
 struct ApiServer::Route {
@@ -157,11 +149,13 @@ ApiServer::ApiServer(ApiServerOptions options, MetricRegistry& registry, const C
     : options_(std::move(options)),
       registry_(registry),
       clock_(clock),
-      started_at_(clock.UnixSeconds()) {}
+      started_at_(clock.UnixSeconds()),
+      created_us_(clock.NowUs()) {}
 
 void ApiServer::SetReady(ServedModel model) {
   model_.emplace(std::move(model));
   model_->longest_token_bytes = LongestTokenBytes(*model_->tokenizer);
+  ready_us_ = clock_.NowUs();
   state_.store(State::kReady, std::memory_order_release);
   TERN_TRACE("server.ready");
 }
@@ -177,7 +171,7 @@ bool ApiServer::Authorized(const HttpRequest& request) const {
   const std::string* header = FindHeader(request.headers, "Authorization");
   constexpr std::string_view kBearer = "Bearer ";
   return header != nullptr && std::string_view(*header).substr(0, kBearer.size()) == kBearer &&
-         EqualInConstantTime(std::string_view(*header).substr(kBearer.size()), options_.api_key);
+         EqualSecrets(std::string_view(*header).substr(kBearer.size()), options_.api_key);
 }
 
 void ApiServer::Handle(HttpRequest request, std::shared_ptr<ResponseWriter> writer) {
@@ -275,7 +269,8 @@ void ApiServer::ModelInfo(const HttpRequest&, std::shared_ptr<ResponseWriter> wr
 }
 
 void ApiServer::ServerInfo(const HttpRequest&, std::shared_ptr<ResponseWriter> writer) {
-  SendJson(*writer, ServerInfoJson(*model_, options_.server_args, options_.version));
+  SendJson(*writer, ServerInfoJson(*model_, options_.server_args, options_.version,
+                                   static_cast<double>(ready_us_ - created_us_) * 1e-6));
 }
 
 void ApiServer::Loads(const HttpRequest& request, std::shared_ptr<ResponseWriter> writer) {

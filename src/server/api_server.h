@@ -74,6 +74,8 @@ class ApiServer {
   MetricRegistry& registry_;
   const Clock& clock_;
   const int64_t started_at_;  // Unix seconds
+  const int64_t created_us_;
+  int64_t ready_us_ = 0;  // written before state_ becomes kReady
   std::atomic<State> state_{State::kLoading};
   std::optional<ServedModel> model_;  // written before state_ becomes kReady
 };

@@ -61,6 +61,10 @@ TEST_F(ApiServerTest, ModelsAndInfo) {
     EXPECT_EQ(info["version"], "test");
     EXPECT_EQ(info["max_total_num_tokens"], 1024);
     EXPECT_EQ(info["internal_states"][0]["num_running_reqs"], 0);
+    EXPECT_TRUE(info["internal_states"][0]["memory_usage"].contains("token_capacity"));
+    EXPECT_GE(info["startup_time"]["scheduler_e2e"], 0.0);
+    EXPECT_LT(info["startup_time"]["scheduler_e2e"], 60.0);
+    EXPECT_TRUE(info["frontend"].is_string());
   }
   for (const char* path : {"/model_info", "/get_model_info"}) {
     const Json info = ParseJson(Call("GET", path).body).value();

@@ -32,6 +32,7 @@ class ChatResponder final : public OpenAiResponder {
   std::string OpeningFields() const override;
   std::vector<std::string> AddText(size_t choice, std::string_view text, bool last) override;
   std::string EndFields() const override;
+  std::string_view TokenIdsName() const override { return "response_token_ids"; }
   std::string WholeFields(size_t choice) const override;
   std::string_view FinishReason(size_t choice, const ChoiceEnd& end) const override;
   int64_t ReasoningTokens(size_t choice) const override {

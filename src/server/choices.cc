@@ -25,22 +25,31 @@ int64_t LongestTokenBytes(const Tokenizer& tokenizer) {
   return static_cast<int64_t>(longest);
 }
 
-Result<std::vector<int32_t>> TokenizePrompt(std::string_view text, const ServedModel& model) {
-  return TokenizePrompt(PromptText{std::string(text), {}}, model);
+namespace {
+
+Status CheckPromptBytes(size_t size, const ServedModel& model) {
+  const int64_t limit_bytes = model.context_length * model.longest_token_bytes;
+  if (static_cast<int64_t>(size) <= limit_bytes) return OkStatus();
+  return ContextOverflow(
+      model.context_length,
+      fmt::format("the prompt has {} bytes; the longest token has {}, so there is room for {} "
+                  "bytes. Please reduce the length of the messages.",
+                  size, model.longest_token_bytes, limit_bytes));
+}
+
+}  // namespace
+
+Result<std::vector<int32_t>> TokenizePrompt(std::string_view text, bool framed,
+                                            const ServedModel& model) {
+  TERN_RETURN_IF_ERROR(CheckPromptBytes(text.size(), model));
+  TERN_TRACE("text.tokenize");
+  return framed ? model.tokenizer->EncodeFramed(text) : model.tokenizer->Encode(text);
 }
 
 Result<std::vector<int32_t>> TokenizePrompt(const PromptText& prompt, const ServedModel& model) {
-  const size_t size = prompt.disguise.empty() ? prompt.text.size() : prompt.Plain().size();
-  const int64_t limit_bytes = model.context_length * model.longest_token_bytes;
-  if (static_cast<int64_t>(size) > limit_bytes) {
-    return ContextOverflow(
-        model.context_length,
-        fmt::format("the prompt has {} bytes; the longest token has {}, so there is room for {} "
-                    "bytes. Please reduce the length of the messages.",
-                    size, model.longest_token_bytes, limit_bytes));
-  }
+  if (prompt.disguise.empty()) return TokenizePrompt(prompt.text, /*framed=*/false, model);
+  TERN_RETURN_IF_ERROR(CheckPromptBytes(prompt.Plain().size(), model));
   TERN_TRACE("text.tokenize");
-  if (prompt.disguise.empty()) return model.tokenizer->Encode(prompt.text);
   return model.tokenizer->EncodeDisguised(prompt.text, prompt.disguise);
 }
 

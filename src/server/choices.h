@@ -27,8 +27,10 @@ Status CheckChoiceCount(int64_t choices, const ServedModel& model);
 int64_t LongestTokenBytes(const Tokenizer& tokenizer);
 
 // Token ids of a prompt. A text so long that its tokens can't fit into the context is refused
-// unread: ContextOverflow stating both numbers.
-Result<std::vector<int32_t>> TokenizePrompt(std::string_view text, const ServedModel& model);
+// unread: ContextOverflow stating both numbers. `framed`: in the tokenizer's frame, as for texts
+// that no chat template has made.
+Result<std::vector<int32_t>> TokenizePrompt(std::string_view text, bool framed,
+                                            const ServedModel& model);
 Result<std::vector<int32_t>> TokenizePrompt(const PromptText& prompt, const ServedModel& model);
 
 // Log probabilities of prompts are all in memory at once: kInvalidArgument stating both numbers

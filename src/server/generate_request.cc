@@ -105,29 +105,17 @@ Result<std::vector<PromptParams>> ParseParams(const Json& body, size_t prompts,
   return all;
 }
 
-bool AsksForNothing(const Json& value) {
-  if (value.is_array()) return std::ranges::all_of(value, AsksForNothing);
-  return value == false || value == "" || value.empty();
-}
-
-// What SGLang does and tern does not. Routers send these keys too, with values that ask for
-// nothing.
-Status RefuseUnsupported(const Json& body) {
-  for (const char* key :
-       {"image_data", "video_data", "audio_data", "input_embeds", "lora_path",
-        "custom_logit_processor", "return_hidden_states", "return_routed_experts"}) {
-    const Json* value = JsonMember(body, key);
-    if (value == nullptr || AsksForNothing(*value)) continue;
-    return InvalidArgument(fmt::format("body.{} is not supported", key));
-  }
-  return OkStatus();
-}
-
 }  // namespace
 
 Result<GenerateBody> ParseGenerateBody(const Json& body, const ServedModel& model) {
   if (!body.is_object()) return InvalidArgument("the body must be a JSON object");
-  TERN_RETURN_IF_ERROR(RefuseUnsupported(body));
+  // What SGLang does and tern does not.
+  TERN_RETURN_IF_ERROR(
+      RefuseKeys(body,
+                 {"image_data", "video_data", "audio_data", "input_embeds", "lora_path",
+                  "session_params", "custom_logit_processor", "return_hidden_states",
+                  "return_routed_experts", "max_thinking_tokens"},
+                 kBody));
   GenerateBody g;
   TERN_ASSIGN_OR_RETURN(g.stream, JsonBool(body, "stream", false, kBody));
   TERN_ASSIGN_OR_RETURN(g.logprobs, JsonBool(body, "return_logprob", false, kBody));
@@ -142,6 +130,8 @@ Result<GenerateBody> ParseGenerateBody(const Json& body, const ServedModel& mode
   if (logprob_start < -1) {
     return InvalidArgument("body.logprob_start_len must be -1 (no prompt token) or a position");
   }
+  TERN_ASSIGN_OR_RETURN(g.prompt_token_ids,
+                        JsonBool(body, "return_prompt_token_ids", false, kBody));
   TERN_ASSIGN_OR_RETURN(g.require_reasoning, JsonBool(body, "require_reasoning", false, kBody));
   GenerateRequest common;
   common.return_logprobs = g.logprobs;
@@ -168,7 +158,8 @@ Result<GenerateBody> ParseGenerateBody(const Json& body, const ServedModel& mode
     }
     common.rid = rid != nullptr && rid->is_string() ? rid->get<std::string>() : "";
     Result<std::vector<int32_t>> tokens =
-        prompts.are_texts ? TokenizePrompt(prompts.items[i]->get_ref<const std::string&>(), model)
+        prompts.are_texts ? TokenizePrompt(prompts.items[i]->get_ref<const std::string&>(),
+                                           /*framed=*/true, model)
                           : ParseTokenIds(*prompts.items[i], "body.input_ids");
     if (!tokens.ok()) return tokens.status();
     if (common.prompt_logprobs_from.value_or(0) > static_cast<int64_t>(tokens->size())) {

@@ -21,6 +21,7 @@ struct GenerateBody {
   int64_t top_logprobs = 0;
   bool text_in_logprobs = false;
   bool token_ids_logprobs = false;  // some token ids' are asked for
+  bool prompt_token_ids = false;    // answers bring the prompt's
   bool require_reasoning = false;   // the answer begins with reasoning, to be counted
 };
 

@@ -48,12 +48,16 @@ Json ModelInfoJson(const ServedModel& model, const Json& server_args) {
           {"architectures", Json::array({model.architecture})}};
 }
 
-Json ServerInfoJson(const ServedModel& model, const Json& server_args, const std::string& version) {
+Json ServerInfoJson(const ServedModel& model, const Json& server_args, const std::string& version,
+                    double startup_s) {
   const EngineStats stats = model.engine->Stats();
   Json info = server_args;
   info["served_model_name"] = model.name;
   info["model_path"] = model.path;
   info["version"] = version;
+  info["frontend"] = "tern";
+  info["startup_time"] = {{"scheduler_e2e", startup_s}};
+  info["kv_events"] = nullptr;
   info["tp_size"] = 1;
   info["dp_size"] = 1;
   info["pp_size"] = 1;

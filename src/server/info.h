@@ -14,7 +14,9 @@ namespace tern {
 Json ModelCard(const ServedModel& model, int64_t created);
 // `server_args`: the options of `serve` by their names with underscores.
 Json ModelInfoJson(const ServedModel& model, const Json& server_args);
-// `server_args`: every option and its value; they come first, as SGLang has it.
-Json ServerInfoJson(const ServedModel& model, const Json& server_args, const std::string& version);
+// `server_args`: every option and its value; they come first, as SGLang has it. `startup_s`:
+// seconds from the start of the server to the model being ready.
+Json ServerInfoJson(const ServedModel& model, const Json& server_args, const std::string& version,
+                    double startup_s);
 
 }  // namespace tern

@@ -58,6 +58,10 @@ class GenerateResponder final : public GenerationListener {
       choices_[i].id = request.rid;
       choices_[i].prompt_tokens = static_cast<int64_t>(request.tokens.size());
       choices_[i].reasoning = think_end_.has_value();
+      if (body.prompt_token_ids) {
+        choices_[i].prompt_ids =
+            fmt::format(R"(,"prompt_token_ids":[{}])", fmt::join(request.tokens, ","));
+      }
       const auto from = static_cast<size_t>(request.prompt_logprobs_from.value_or(INT32_MAX));
       if (from < request.tokens.size()) choices_[i].first_input = request.tokens[from];
     }
@@ -116,6 +120,7 @@ class GenerateResponder final : public GenerationListener {
   struct Choice {
     std::string id;
     std::string text;                    // as the inside of a JSON string
+    std::string prompt_ids;              // the field with a comma before it, or nothing
     std::optional<int32_t> first_input;  // the first token of the prompt that is spoken of
     Logprobs input, output;
     int64_t prompt_tokens = 0, cached_tokens = 0;
@@ -207,6 +212,7 @@ class GenerateResponder final : public GenerationListener {
       }
     }
     *body += '}';
+    *body += choice.prompt_ids;
     if (is_list_ && stream_) fmt::format_to(out, R"(,"index":{})", index);
     *body += '}';
   }

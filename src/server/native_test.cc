@@ -168,6 +168,9 @@ TEST_F(GenerateTest, BadBodiesAre400AndNameTheField) {
       {R"({"text":"a","image_data":"https://example.org/a.png"})", "body.image_data"},
       {R"({"text":"a","return_hidden_states":true})", "body.return_hidden_states"},
       {R"({"text":"a","lora_path":"x"})", "body.lora_path"},
+      {R"({"text":"a","session_params":{"id":"s"}})", "body.session_params"},
+      {R"({"text":"a","max_thinking_tokens":5})", "body.max_thinking_tokens"},
+      {R"({"text":"a","return_prompt_token_ids":1})", "body.return_prompt_token_ids"},
   };
   for (const auto& [body, message] : cases) {
     const HttpResponse response = Call("POST", "/generate", body);

@@ -1,6 +1,7 @@
 // POST /v1/completions: texts or token ids in, text out; no template.
 #include <fmt/format.h>
 
+#include <span>
 #include <utility>
 
 #include "base/trace.h"
@@ -15,15 +16,22 @@
 namespace tern {
 namespace {
 
+// What an answer that echoes begins with: the prompt but for tokens that its text did not have.
+struct Echo {
+  std::string text;
+  size_t before = 0, after = 0;  // those tokens
+};
+
 class TextResponder final : public OpenAiResponder {
  public:
   TextResponder(const EndpointContext& context, const CompletionParams& params,
-                const std::vector<ChoiceSpec>& choices, std::vector<std::string> echoes,
+                const std::vector<ChoiceSpec>& choices, std::vector<Echo> echoes,
                 std::shared_ptr<ResponseWriter> writer)
       : OpenAiResponder(context, params, "cmpl-", choices, std::move(writer)),
-        texts_(std::move(echoes)),
+        echoes_(std::move(echoes)),
         logprobs_(choices.size(), CompletionLogprobs(tokenizer())) {
     for (const ChoiceSpec& choice : choices) first_tokens_.push_back(choice.request.tokens.front());
+    for (Echo& echo : echoes_) texts_.push_back(std::move(echo.text));
   }
 
   // As OpenAI has it, the stop token is among the log probabilities though it is not in the text.
@@ -42,9 +50,11 @@ class TextResponder final : public OpenAiResponder {
     return {TextField(std::exchange(held, std::string()))};
   }
   std::string EndFields() const override { return TextField(""); }
+  std::string_view TokenIdsName() const override { return "token_ids"; }
   std::string WholeFields(size_t choice) const override { return TextField(texts_[choice]); }
   void AddPromptLogprobs(size_t choice, const std::vector<PromptLogprob>& prompt) override {
-    logprobs_[choice].AddPrompt(first_tokens_[choice], prompt);
+    const Echo& echo = echoes_[choice];
+    logprobs_[choice].AddPrompt(first_tokens_[choice], prompt, echo.before, echo.after);
   }
   void AddLogprob(size_t choice, const TokenEvent& token) override { logprobs_[choice].Add(token); }
   std::string TakeLogprobs(size_t choice) override { return logprobs_[choice].Take(); }
@@ -53,6 +63,7 @@ class TextResponder final : public OpenAiResponder {
     return fmt::format(R"("text":{})", JsonQuote(text));
   }
 
+  std::vector<Echo> echoes_;                  // per choice; their texts are in texts_
   std::vector<std::string> texts_;            // per choice: not sent yet, an echo first
   std::vector<CompletionLogprobs> logprobs_;  // per choice
   std::vector<int32_t> first_tokens_;         // of each choice's prompt
@@ -73,11 +84,12 @@ void HandleCompletions(const EndpointContext& context, const HttpRequest& reques
   const Status bounded = CheckChoiceCount(count * params.n, context.model);
   if (!bounded.ok()) return SendError(*writer, bounded, params.stream);
   for (CompletionRequest::Prompt& prompt : completion->prompts) {
-    if (!prompt.ids.empty()) {
+    if (!prompt.is_text) {
       prompts.push_back(std::move(prompt.ids));
       continue;
     }
-    Result<std::vector<int32_t>> tokens = TokenizePrompt(prompt.text, context.model);
+    Result<std::vector<int32_t>> tokens =
+        TokenizePrompt(prompt.text, /*framed=*/true, context.model);
     if (!tokens.ok()) return SendError(*writer, tokens.status(), params.stream);
     prompts.push_back(std::move(tokens).value());
   }
@@ -90,10 +102,16 @@ void HandleCompletions(const EndpointContext& context, const HttpRequest& reques
   if (const Status status = AddSession(*body, request.headers, &*choices); !status.ok()) {
     return SendError(*writer, status, params.stream);
   }
-  std::vector<std::string> echoes(choices->size());
+  std::vector<Echo> echoes(choices->size());
+  const Tokenizer& tokenizer = *context.model.tokenizer;
   for (size_t i = 0; completion->echo && i < choices->size(); ++i) {
-    const std::vector<int32_t>& ids = (*choices)[i].request.tokens;
-    echoes[i] = ReplaceInvalidUtf8(context.model.tokenizer->Decode(ids, /*skip_special=*/false));
+    std::span<const int32_t> ids = (*choices)[i].request.tokens;
+    if (completion->prompts[i / static_cast<size_t>(params.n)].is_text) {
+      echoes[i].before = tokenizer.frame().before.size();
+      echoes[i].after = tokenizer.frame().after.size();
+      ids = ids.subspan(echoes[i].before, ids.size() - echoes[i].before - echoes[i].after);
+    }
+    echoes[i].text = ReplaceInvalidUtf8(tokenizer.Decode(ids, /*skip_special=*/false));
   }
   auto responder =
       std::make_shared<TextResponder>(context, params, *choices, std::move(echoes), writer);

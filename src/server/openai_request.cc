@@ -42,6 +42,13 @@ Status CheckRids(const CompletionParams& params, size_t prompts) {
 Result<CompletionParams> ParseParams(const Json& body, const SamplingDefaults& defaults,
                                      int64_t least_tokens) {
   CompletionParams p;
+  // What SGLang does and tern does not.
+  TERN_RETURN_IF_ERROR(
+      RefuseKeys(body,
+                 {"input_ids", "lora_path", "session_params", "return_hidden_states",
+                  "return_routed_experts", "return_meta_info", "return_cached_tokens_details",
+                  "return_spec_tokens_details", "max_thinking_tokens"},
+                 kBody));
   TERN_ASSIGN_OR_RETURN(p.text, ParseTextParams(body, defaults, kBody));
   for (const char* key : {"max_tokens", "max_completion_tokens"}) {
     if (JsonMember(body, key) == nullptr) continue;
@@ -64,6 +71,8 @@ Result<CompletionParams> ParseParams(const Json& body, const SamplingDefaults& d
     TERN_ASSIGN_OR_RETURN(p.continuous_usage,
                           JsonBool(*options, "continuous_usage_stats", false, kOptions));
   }
+  TERN_ASSIGN_OR_RETURN(p.token_ids, JsonBool(body, "return_token_ids", false, kBody));
+  p.prompt_token_ids = p.token_ids;
   TERN_RETURN_IF_ERROR(ParseRids(body, &p));
   TERN_ASSIGN_OR_RETURN(p.extra_key, JsonString(body, "extra_key", "", kBody));
   TERN_ASSIGN_OR_RETURN(p.cache_salt, JsonString(body, "cache_salt", "", kBody));
@@ -117,6 +126,7 @@ Status ParseReasoningEffort(const Json& body, Json* template_kwargs) {
 Result<CompletionRequest::Prompt> ParsePrompt(const Json& prompt) {
   CompletionRequest::Prompt parsed;
   if (prompt.is_string()) {
+    parsed.is_text = true;
     parsed.text = prompt.get<std::string>();
   } else {
     TERN_ASSIGN_OR_RETURN(parsed.ids, ParseTokenIds(prompt, "body.prompt"));
@@ -137,6 +147,14 @@ Result<ChatRequest> ParseChatRequest(const Json& body, const SamplingDefaults& d
   TERN_RETURN_IF_ERROR(CheckTopLogprobs(p.top_logprobs, "top_logprobs"));
   if (p.top_logprobs > 0 && !p.logprobs) {
     return InvalidArgument("body.top_logprobs needs body.logprobs to be true");
+  }
+  TERN_ASSIGN_OR_RETURN(const bool prompt_ids,
+                        JsonBool(body, "return_prompt_token_ids", false, kBody));
+  p.prompt_token_ids |= prompt_ids;
+  if (p.stream && p.prompt_token_ids) {
+    return InvalidArgument(
+        fmt::format("body.{} is not supported with streaming",
+                    p.token_ids ? "return_token_ids" : "return_prompt_token_ids"));
   }
   TERN_ASSIGN_OR_RETURN(const bool continue_final,
                         JsonBool(body, "continue_final_message", false, kBody));

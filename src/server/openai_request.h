@@ -23,7 +23,8 @@ struct CompletionParams {
   bool logprobs = false;
   bool prompt_logprobs = false;  // of the prompt's tokens too
   int64_t top_logprobs = 0;
-  std::string model;  // any name is accepted, and echoed
+  bool prompt_token_ids = false, token_ids = false;  // answers bring the prompt's, and their own
+  std::string model;                                 // any name is accepted, and echoed
   std::string rid, extra_key, cache_salt;
   std::vector<std::string> rids;  // one for each prompt, rid being the first; empty: rid is of all
 };
@@ -37,10 +38,10 @@ struct ChatRequest {
 };
 
 struct CompletionRequest {
-  // A prompt is a text or token ids.
   struct Prompt {
+    bool is_text = false;
     std::string text;
-    std::vector<int32_t> ids;  // used when not empty
+    std::vector<int32_t> ids;  // one at least, where it is no text
   };
   CompletionParams params;
   std::vector<Prompt> prompts;

@@ -17,6 +17,7 @@ OpenAiResponder::OpenAiResponder(const EndpointContext& context, const Completio
       include_usage_(params.include_usage),
       continuous_usage_(params.continuous_usage),
       logprobs_(params.logprobs),
+      token_ids_(params.token_ids),
       cache_report_(context.cache_report),
       id_(params.rid.empty() ? NewRequestId(id_prefix) : params.rid),
       model_(params.model.empty() ? context.model.name : params.model),
@@ -25,6 +26,7 @@ OpenAiResponder::OpenAiResponder(const EndpointContext& context, const Completio
       choices_(choices.size()) {
   for (size_t i = 0; i < choices.size(); ++i) {
     choices_[i].prompt_tokens = static_cast<int64_t>(choices[i].request.tokens.size());
+    if (params.prompt_token_ids) choices_[i].prompt_ids = choices[i].request.tokens;
   }
 }
 
@@ -44,6 +46,7 @@ void OpenAiResponder::OnToken(size_t index, const TokenEvent& token, std::string
   ++choice.tokens;
   choice.cached_tokens = token.cached_tokens;
   TellLogprob(index, token);
+  if (token_ids_) choice.token_ids.push_back(token.token);
   TakeText(index, text, /*last=*/false);
 }
 
@@ -55,6 +58,7 @@ void OpenAiResponder::OnEnd(size_t index, std::string_view text, const ChoiceEnd
     if (stream_) return sse_.Fail(end.status);
     return SendError(*writer_, end.status);
   }
+  if (token_ids_ && end.matched_token) choice.token_ids.push_back(*end.matched_token);
   TakeText(index, text, /*last=*/true);
   if (!stream_) {
     if (ended_ == choices_.size()) SendWhole();
@@ -79,6 +83,20 @@ std::string OpenAiResponder::LogprobsOrNull(size_t index) {
   if (!logprobs_ || choices_[index].untold_logprobs == 0) return "null";
   choices_[index].untold_logprobs = 0;
   return TakeLogprobs(index);
+}
+
+std::string OpenAiResponder::TakeTokenIds(size_t index) {
+  Choice& choice = choices_[index];
+  std::string fields;
+  if (!choice.prompt_ids.empty()) {
+    fields = fmt::format(R"(,"prompt_token_ids":[{}])", fmt::join(choice.prompt_ids, ","));
+    choice.prompt_ids.clear();
+  }
+  if (token_ids_) {
+    fields += fmt::format(R"(,"{}":[{}])", TokenIdsName(), fmt::join(choice.token_ids, ","));
+    choice.token_ids.clear();
+  }
+  return fields;
 }
 
 void OpenAiResponder::Open(size_t index) {
@@ -109,18 +127,19 @@ void OpenAiResponder::SendChunk(size_t index, std::string_view fields, std::stri
     usage = R"(,"usage":null)";
   }
   sse_.Event(fmt::format(
-      R"({},"choices":[{{"index":{},{},"logprobs":{},"finish_reason":{},"matched_stop":{}}}]{}}})",
+      R"({},"choices":[{{"index":{},{},"logprobs":{},"finish_reason":{},"matched_stop":{}{}}}]{}}})",
       ResponseHead(id_, ObjectName(true), created_, model_), index, fields, logprobs, finish_reason,
-      matched_stop, usage));
+      matched_stop, TakeTokenIds(index), usage));
 }
 
 void OpenAiResponder::SendWhole() {
   std::string list;
   for (size_t i = 0; i < choices_.size(); ++i) {
     fmt::format_to(std::back_inserter(list),
-                   R"({}{{"index":{},{},"logprobs":{},"finish_reason":"{}","matched_stop":{}}})",
+                   R"({}{{"index":{},{},"logprobs":{},"finish_reason":"{}","matched_stop":{}{}}})",
                    i == 0 ? "" : ",", i, WholeFields(i), LogprobsOrNull(i),
-                   FinishReason(i, choices_[i].end), MatchedStopJson(choices_[i].end));
+                   FinishReason(i, choices_[i].end), MatchedStopJson(choices_[i].end),
+                   TakeTokenIds(i));
   }
   writer_->Send(
       200, {{"Content-Type", "application/json"}},

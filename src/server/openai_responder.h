@@ -38,6 +38,7 @@ class OpenAiResponder : public GenerationListener {
   virtual std::string EndFields() const = 0;
   virtual std::string WholeFields(size_t choice) const = 0;
   virtual std::string_view FinishReason(size_t choice, const ChoiceEnd& end) const;
+  virtual std::string_view TokenIdsName() const = 0;  // of an answer's own ids
   virtual int64_t ReasoningTokens(size_t /*choice*/) const { return 0; }
   virtual void AddPromptLogprobs(size_t /*choice*/, const std::vector<PromptLogprob>& /*prompt*/) {}
   virtual void AddLogprob(size_t choice, const TokenEvent& token) = 0;
@@ -56,10 +57,13 @@ class OpenAiResponder : public GenerationListener {
     int64_t cached_tokens = 0;
     int64_t untold_logprobs = 0;  // added, but not taken yet
     bool opened = false;
+    std::vector<int32_t> prompt_ids, token_ids;  // not told yet, where they are asked for
     ChoiceEnd end;
   };
 
   std::string LogprobsOrNull(size_t choice);
+  // The ids not told yet as fields with a comma before each; empty when none are asked for.
+  std::string TakeTokenIds(size_t choice);
   void Open(size_t choice);
   void SendChunk(size_t choice, std::string_view fields, std::string_view logprobs,
                  std::string_view finish_reason, std::string_view matched_stop);
@@ -70,7 +74,7 @@ class OpenAiResponder : public GenerationListener {
   const std::shared_ptr<const Tokenizer> tokenizer_;
   const std::shared_ptr<ResponseWriter> writer_;
   SseStream sse_;
-  const bool stream_, include_usage_, continuous_usage_, logprobs_, cache_report_;
+  const bool stream_, include_usage_, continuous_usage_, logprobs_, token_ids_, cache_report_;
   const std::string id_, model_;
   const int64_t created_;
   const size_t choices_per_prompt_;

@@ -73,19 +73,21 @@ std::string ChatLogprobJson(const Tokenizer& tokenizer, const TokenEvent& event)
 void CompletionLogprobs::Add(const TokenEvent& event) {
   std::optional<float> logprob;
   if (event.logprob) logprob = event.logprob->logprob;
-  AddItem(event.token, logprob, event.top_logprobs);
+  AddItem(event.token, logprob, event.top_logprobs, /*shown=*/true);
 }
 
-void CompletionLogprobs::AddPrompt(int32_t first_token,
-                                   const std::vector<PromptLogprob>& logprobs) {
-  AddItem(first_token, std::nullopt, {});
-  for (const PromptLogprob& item : logprobs) {
-    AddItem(item.token.token, item.token.logprob, item.top);
+void CompletionLogprobs::AddPrompt(int32_t first_token, const std::vector<PromptLogprob>& logprobs,
+                                   size_t before, size_t after) {
+  const size_t shown_end = logprobs.size() + 1 - after;
+  AddItem(first_token, std::nullopt, {}, before == 0 && shown_end > 0);
+  for (size_t i = 0; i < logprobs.size(); ++i) {
+    const PromptLogprob& item = logprobs[i];
+    AddItem(item.token.token, item.token.logprob, item.top, i + 1 >= before && i + 1 < shown_end);
   }
 }
 
 void CompletionLogprobs::AddItem(int32_t token, std::optional<float> logprob,
-                                 const std::vector<TokenLogprob>& tops) {
+                                 const std::vector<TokenLogprob>& tops, bool shown) {
   const std::string_view bytes = tokenizer_->TokenBytes(token);
   AppendItem(&offsets_, std::to_string(offset_));
   AppendItem(&tokens_, JsonQuote(bytes));
@@ -98,6 +100,7 @@ void CompletionLogprobs::AddItem(int32_t token, std::optional<float> logprob,
     if (is_new) AppendItem(&list, fmt::format("{}:{}", *name, FiniteLogprob(top.logprob)));
   }
   AppendItem(&tops_, tops.empty() ? "null" : fmt::format("{{{}}}", list));
+  if (!shown) return;
   offset_ += std::count_if(bytes.begin(), bytes.end(), [](char c) {
     return (static_cast<unsigned char>(c) & 0xC0) != 0x80;  // begins a character
   });

@@ -42,12 +42,15 @@ class CompletionLogprobs {
   explicit CompletionLogprobs(const Tokenizer& tokenizer) : tokenizer_(&tokenizer) {}
   void Add(const TokenEvent& event);
   // The prompt, echoed: its first token has no log probability. `logprobs`: of those behind it.
-  void AddPrompt(int32_t first_token, const std::vector<PromptLogprob>& logprobs);
+  // `before`, `after`: how many tokens at its ends the text does not show.
+  void AddPrompt(int32_t first_token, const std::vector<PromptLogprob>& logprobs, size_t before,
+                 size_t after);
   // What was added since the last call; offsets, in characters of the text, go on.
   std::string Take();
 
  private:
-  void AddItem(int32_t token, std::optional<float> logprob, const std::vector<TokenLogprob>& tops);
+  void AddItem(int32_t token, std::optional<float> logprob, const std::vector<TokenLogprob>& tops,
+               bool shown);
 
   const Tokenizer* tokenizer_;
   int64_t offset_ = 0;

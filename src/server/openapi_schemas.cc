@@ -65,6 +65,7 @@ constexpr char kRequests[] = R"json({
   "max_completion_tokens": {"type": "integer", "minimum": 0, "examples": [3]},
   "min_tokens": {"type": "integer", "minimum": 0, "examples": [2]},
   "stream": {"type": "boolean", "examples": [false]},
+  "return_token_ids": {"type": "boolean", "examples": [true], "description": "the ids of the prompt and of the answer; not with a chat's stream"},
   "stream_options": {"type": "object", "properties": {"include_usage": {"type": "boolean"}, "continuous_usage_stats": {"type": "boolean"}}, "examples": [{"include_usage": true}]},
   "response_format": {"type": "object", "properties": {"type": {"const": "text"}}, "examples": [{"type": "text"}]},
   "extra_key": {"type": "string", "examples": ["tenant"]},
@@ -77,6 +78,7 @@ constexpr char kRequests[] = R"json({
   "rid": {"type": "string", "examples": ["my-request"], "description": "the id of the answer; for /abort_request"},
   "logprobs": {"type": "boolean", "examples": [true]},
   "top_logprobs": {"type": "integer", "minimum": 0, "maximum": 20, "examples": [0], "description": "needs logprobs"},
+  "return_prompt_token_ids": {"type": "boolean", "examples": [true], "description": "not with a stream"},
   "tools": {"type": "array", "items": {"$ref": "#/components/schemas/Tool"}, "examples": [[{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]]},
   "tool_choice": {"enum": ["auto", "none", null], "examples": ["auto", "none"]},
   "separate_reasoning": {"type": "boolean", "examples": [true]},
@@ -118,6 +120,7 @@ constexpr char kRequests[] = R"json({
   "top_logprobs_num": {"type": "integer", "minimum": 0, "maximum": 20, "examples": [2]},
   "token_ids_logprob": {"type": "array", "maxItems": 256, "items": {"type": "integer"}, "description": "read with return_logprob"},
   "return_text_in_logprobs": {"type": "boolean", "examples": [true]},
+  "return_prompt_token_ids": {"type": "boolean", "examples": [true]},
   "require_reasoning": {"type": "boolean", "examples": [true], "description": "count the tokens up to </think>"},
   "rid": {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}], "examples": ["my-request"]},
   "extra_key": {"type": "string", "examples": ["tenant"]},
@@ -125,7 +128,8 @@ constexpr char kRequests[] = R"json({
   "prompt_cache_key": {"type": "string", "examples": ["conversation"]}
 }},
 "TokenizeRequest": {"type": "object", "required": ["prompt"], "properties": {
-  "prompt": {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}], "examples": ["Hi", ["a", "b"]]}}},
+  "prompt": {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}], "examples": ["Hi", ["a", "b"]]},
+  "add_special_tokens": {"type": "boolean", "examples": [false], "description": "true by default: what the tokenizer puts around a prompt, a BOS mostly"}}},
 "DetokenizeRequest": {"type": "object", "required": ["tokens"], "properties": {
   "tokens": {"anyOf": [{"type": "array", "items": {"type": "integer"}}, {"type": "array", "items": {"type": "array", "items": {"type": "integer"}}}], "examples": [[72], [[72], [105]]]},
   "skip_special_tokens": {"type": "boolean", "examples": [false]}}},
@@ -140,6 +144,7 @@ constexpr char kAnswers[] = R"json({
   "prompt_tokens_details": {"type": ["object", "null"], "properties": {"cached_tokens": {"type": "integer"}}},
   "reasoning_tokens": {"type": "integer"},
   "completion_tokens_details": {"type": "object", "properties": {"reasoning_tokens": {"type": "integer"}}}}},
+"TokenIds": {"type": "array", "items": {"type": "integer"}},
 "FinishReason": {"enum": ["stop", "length", "tool_calls", "abort"]},
 "MatchedStop": {"type": ["string", "integer", "null"], "description": "the stop string, expression or token"},
 "ToolCall": {"type": "object", "properties": {"index": {"type": "integer"}, "id": {"type": ["string", "null"]}, "type": {"const": "function"},
@@ -155,7 +160,8 @@ constexpr char kAnswers[] = R"json({
   "id": {"type": "string"}, "object": {"const": "chat.completion"}, "created": {"type": "integer"}, "model": {"type": "string"},
   "choices": {"type": "array", "minItems": 1, "items": {"type": "object", "required": ["index", "message", "finish_reason"], "properties": {
     "index": {"type": "integer"}, "message": {"$ref": "#/components/schemas/ChatMessage"}, "logprobs": {"$ref": "#/components/schemas/ChatLogprobs"},
-    "finish_reason": {"$ref": "#/components/schemas/FinishReason"}, "matched_stop": {"$ref": "#/components/schemas/MatchedStop"}}}},
+    "finish_reason": {"$ref": "#/components/schemas/FinishReason"}, "matched_stop": {"$ref": "#/components/schemas/MatchedStop"},
+    "prompt_token_ids": {"$ref": "#/components/schemas/TokenIds"}, "response_token_ids": {"$ref": "#/components/schemas/TokenIds"}}}},
   "usage": {"$ref": "#/components/schemas/Usage"}, "metadata": {"$ref": "#/components/schemas/AnswerMetadata"}}},
 "ChatChunk": {"type": "object", "required": ["id", "object", "created", "model", "choices"], "properties": {
   "id": {"type": "string"}, "object": {"const": "chat.completion.chunk"}, "created": {"type": "integer"}, "model": {"type": "string"},
@@ -172,13 +178,14 @@ constexpr char kAnswers[] = R"json({
       "text_offset": {"type": "array", "items": {"type": "integer"}}, "token_logprobs": {"type": "array", "items": {"type": ["number", "null"]}},
       "tokens": {"type": "array", "items": {"type": "string"}},
       "top_logprobs": {"type": "array", "items": {"type": ["object", "null"], "additionalProperties": {"type": "number"}}}}},
-    "finish_reason": {"anyOf": [{"$ref": "#/components/schemas/FinishReason"}, {"type": "null"}]}, "matched_stop": {"$ref": "#/components/schemas/MatchedStop"}}}},
+    "finish_reason": {"anyOf": [{"$ref": "#/components/schemas/FinishReason"}, {"type": "null"}]}, "matched_stop": {"$ref": "#/components/schemas/MatchedStop"},
+    "prompt_token_ids": {"$ref": "#/components/schemas/TokenIds"}, "token_ids": {"$ref": "#/components/schemas/TokenIds"}}}},
   "usage": {"anyOf": [{"$ref": "#/components/schemas/Usage"}, {"type": "null"}]}, "metadata": {"$ref": "#/components/schemas/AnswerMetadata"}}},
 "TokenLogprob": {"type": "array", "prefixItems": [{"type": ["number", "null"]}, {"type": "integer"}, {"type": ["string", "null"]}], "minItems": 3, "maxItems": 3, "description": "log probability, id, text"},
 "TokenLogprobs": {"type": "array", "items": {"$ref": "#/components/schemas/TokenLogprob"}},
 "TokenLogprobLists": {"type": "array", "items": {"anyOf": [{"$ref": "#/components/schemas/TokenLogprobs"}, {"type": "null"}]}},
 "Generated": {"type": "object", "required": ["text", "output_ids", "meta_info"], "properties": {
-  "text": {"type": "string"}, "output_ids": {"type": "array", "items": {"type": "integer"}}, "index": {"type": "integer"},
+  "text": {"type": "string"}, "output_ids": {"$ref": "#/components/schemas/TokenIds"}, "prompt_token_ids": {"$ref": "#/components/schemas/TokenIds"}, "index": {"type": "integer"},
   "meta_info": {"type": "object", "required": ["id", "finish_reason", "prompt_tokens", "completion_tokens", "cached_tokens", "reasoning_tokens"], "properties": {
     "id": {"type": "string"}, "prompt_tokens": {"type": "integer"}, "completion_tokens": {"type": "integer"}, "cached_tokens": {"type": "integer"},
     "reasoning_tokens": {"type": "integer"}, "num_retractions": {"type": "integer"}, "weight_version": {"type": "string"}, "e2e_latency": {"type": "number"},
@@ -201,7 +208,8 @@ constexpr char kAnswers[] = R"json({
   "preferred_sampling_params": {"type": "null"}, "weight_version": {"type": "string"}, "has_image_understanding": {"const": false}, "has_audio_understanding": {"const": false},
   "model_type": {"type": "string"}, "architectures": {"type": "array", "items": {"type": "string"}}},
   "additionalProperties": true},
-"ServerInfo": {"type": "object", "required": ["served_model_name", "version", "disaggregation_mode", "max_total_num_tokens", "internal_states"], "properties": {
+"ServerInfo": {"type": "object", "required": ["served_model_name", "version", "disaggregation_mode", "max_total_num_tokens", "internal_states", "startup_time"], "properties": {
+  "startup_time": {"type": "object", "properties": {"scheduler_e2e": {"type": "number"}}}, "frontend": {"type": "string"}, "kv_events": {"type": "null"},
   "served_model_name": {"type": "string"}, "version": {"type": "string"}, "disaggregation_mode": {"type": "string"}, "max_total_num_tokens": {"type": "integer"},
   "internal_states": {"type": "array", "minItems": 1, "items": {"type": "object", "additionalProperties": true}}}, "additionalProperties": true},
 "Loads": {"type": "object", "required": ["timestamp", "version", "dp_rank_count", "loads"], "properties": {"timestamp": {"type": "string"}, "version": {"type": "string"},

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <limits>
@@ -62,14 +63,8 @@ Result<std::shared_ptr<const StopRegexes>> ParseStopRegexes(const Json& object,
 // Parameters that exist in OpenAI's or SGLang's API and that tern does not do: the value that asks
 // for nothing passes.
 Status RefuseUnsupported(const Json& object, std::string_view where) {
-  const auto refuse = [&](const char* key) {
-    return InvalidArgument(fmt::format("{}.{} is not supported", where, key));
-  };
-  for (const char* key :
-       {"json_schema", "regex", "ebnf", "structural_tag", "custom_logit_processor"}) {
-    const Json* value = JsonMember(object, key);
-    if (value != nullptr && !value->empty()) return refuse(key);
-  }
+  TERN_RETURN_IF_ERROR(RefuseKeys(
+      object, {"json_schema", "regex", "ebnf", "structural_tag", "custom_logit_processor"}, where));
   const Json* format = JsonMember(object, "response_format");
   if (format != nullptr) {
     TERN_ASSIGN_OR_RETURN(const std::string type,
@@ -138,6 +133,25 @@ Result<std::vector<int32_t>> ParseTokenIds(const Json& list, std::string_view wh
     ids.push_back(static_cast<int32_t>(id));
   }
   return ids;
+}
+
+namespace {
+
+bool AsksForNothing(const Json& value) {
+  if (value.is_array()) return std::ranges::all_of(value, AsksForNothing);
+  return value == false || value == "" || value.empty();
+}
+
+}  // namespace
+
+Status RefuseKeys(const Json& object, std::initializer_list<const char*> keys,
+                  std::string_view where) {
+  for (const char* key : keys) {
+    const Json* value = JsonMember(object, key);
+    if (value == nullptr || AsksForNothing(*value)) continue;
+    return InvalidArgument(fmt::format("{}.{} is not supported", where, key));
+  }
+  return OkStatus();
 }
 
 Result<TextParams> ParseTextParams(const Json& object, const SamplingDefaults& defaults,

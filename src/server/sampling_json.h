@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <string>
@@ -34,6 +35,12 @@ struct TextParams {
 // "<where>.<field>".
 Result<TextParams> ParseTextParams(const Json& object, const SamplingDefaults& defaults,
                                    std::string_view where);
+
+// Refuses the keys of `object` whose values ask for something: not those that are absent, null,
+// false, empty, or lists of such. Routers send them so. Errors: kInvalidArgument naming
+// "<where>.<key>".
+Status RefuseKeys(const Json& object, std::initializer_list<const char*> keys,
+                  std::string_view where);
 
 // A list of token ids. Errors: kInvalidArgument naming `where`.
 Result<std::vector<int32_t>> ParseTokenIds(const Json& list, std::string_view where);

@@ -17,13 +17,15 @@ Result<Json> Tokenize(const EndpointContext& context, const HttpRequest& request
   const Json* prompt = JsonMember(body, "prompt");
   const Status wrong = InvalidArgument("body.prompt must be a string or a list of strings");
   if (prompt == nullptr || (!prompt->is_string() && !prompt->is_array())) return wrong;
+  TERN_ASSIGN_OR_RETURN(const bool framed, JsonBool(body, "add_special_tokens", true, kBody));
   if (prompt->size() > kMaxPrompts) return InvalidArgument("body.prompt has too many texts");
   const Json texts = prompt->is_array() ? *prompt : Json::array({*prompt});
   Json tokens = Json::array(), counts = Json::array();
   for (const Json& text : texts) {
     if (!text.is_string()) return wrong;
-    TERN_ASSIGN_OR_RETURN(const std::vector<int32_t> ids,
-                          TokenizePrompt(text.get_ref<const std::string&>(), context.model));
+    TERN_ASSIGN_OR_RETURN(
+        const std::vector<int32_t> ids,
+        TokenizePrompt(text.get_ref<const std::string&>(), framed, context.model));
     tokens.push_back(ids);
     counts.push_back(ids.size());
   }

@@ -38,6 +38,7 @@ class ByteLevelTokenizer final : public Tokenizer {
   int64_t vocab_size() const override { return static_cast<int64_t>(bytes_.size()); }
   std::optional<TokenId> bos() const override { return bos_; }
   std::optional<TokenId> eos() const override { return eos_; }
+  const PromptFrame& frame() const override { return frame_; }
 
  private:
   bool Has(TokenId id) const { return id >= 0 && static_cast<size_t>(id) < bytes_.size(); }
@@ -57,6 +58,7 @@ class ByteLevelTokenizer final : public Tokenizer {
   AddedTokenMatcher added_, added_normalized_;
   std::vector<std::string> added_texts_;
   std::optional<TokenId> bos_, eos_;
+  const PromptFrame frame_;
 };
 
 ByteLevelTokenizer::ByteLevelTokenizer(TokenizerParts parts)
@@ -64,7 +66,8 @@ ByteLevelTokenizer::ByteLevelTokenizer(TokenizerParts parts)
       pre_tokenizer_(std::move(parts.pre_tokenizer)),
       normalization_(parts.normalization),
       bos_(parts.bos),
-      eos_(parts.eos) {
+      eos_(parts.eos),
+      frame_(std::move(parts.frame)) {
   for (const auto& token : parts.tokens) {
     bytes_.push_back(token ? std::move(token->bytes) : std::string());
   }
@@ -263,6 +266,9 @@ Result<std::shared_ptr<const Tokenizer>> MakeByteLevelTokenizer(TokenizerParts p
   TERN_RETURN_IF_ERROR(check(parts.bos, "the BOS token"));
   TERN_RETURN_IF_ERROR(check(parts.eos, "the EOS token"));
   TERN_RETURN_IF_ERROR(check(parts.bpe.unk, "the unknown token"));
+  for (const auto* ids : {&parts.frame.before, &parts.frame.after}) {
+    for (const TokenId id : *ids) TERN_RETURN_IF_ERROR(check(id, "the post-processor's token"));
+  }
   return std::shared_ptr<const Tokenizer>(std::make_shared<ByteLevelTokenizer>(std::move(parts)));
 }
 

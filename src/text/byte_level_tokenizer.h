@@ -30,6 +30,7 @@ struct TokenizerParts {
   NormalizationForm normalization = NormalizationForm::kNone;
   std::vector<AddedToken> added;
   std::optional<TokenId> bos, eos;
+  PromptFrame frame;
 };
 
 // Ids stay below twice the number of tokens plus this, so that a file of a few bytes cannot ask for
@@ -47,7 +48,8 @@ Status FillVocabulary(const std::vector<std::pair<std::string_view, int64_t>>& v
 Status FillMerges(const std::vector<std::pair<std::string_view, std::string_view>>& merges,
                   std::string_view field, TokenizerParts* parts);
 
-// Errors: kInvalidArgument naming the added token, bos or eos that does not fit.
+// Errors: kInvalidArgument naming the added token, bos, eos or token of the frame that does not
+// fit.
 Result<std::shared_ptr<const Tokenizer>> MakeByteLevelTokenizer(TokenizerParts parts);
 
 }  // namespace tern

@@ -19,6 +19,19 @@ bool IgnoresMerges(std::string_view pre_tokenizer) {
 
 }  // namespace
 
+std::vector<TokenId> Tokenizer::EncodeFramed(std::string_view text) const {
+  std::vector<TokenId> ids = frame().before;
+  const std::vector<TokenId> inner = Encode(text);
+  ids.insert(ids.end(), inner.begin(), inner.end());
+  ids.insert(ids.end(), frame().after.begin(), frame().after.end());
+  return ids;
+}
+
+const PromptFrame& Tokenizer::frame() const {
+  static const PromptFrame kNone;
+  return kNone;
+}
+
 std::string Tokenizer::Decode(std::span<const TokenId> ids, bool skip_special) const {
   std::string bytes;
   for (const TokenId id : ids) {
@@ -52,6 +65,7 @@ Result<std::shared_ptr<const Tokenizer>> Tokenizer::FromSpec(TokenizerSpec spec)
   parts.added = std::move(spec.added);
   parts.bos = spec.bos;
   parts.eos = spec.eos;
+  parts.frame = std::move(spec.frame);
   return MakeByteLevelTokenizer(std::move(parts));
 }
 

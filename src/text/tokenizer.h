@@ -26,6 +26,11 @@ struct AddedToken {
   bool lstrip = false, rstrip = false, single_word = false, normalized = false;
 };
 
+// What a tokenizer's file puts around a text that is a prompt by itself: a BOS in front, mostly.
+struct PromptFrame {
+  std::vector<TokenId> before, after;
+};
+
 // A tokenizer independent of the file it came from. `cmd` fills it from GGUF metadata (text may not
 // include checkpoint); FromTokenizerJson fills it from JSON.
 struct TokenizerSpec {
@@ -37,6 +42,7 @@ struct TokenizerSpec {
   bool ignore_merges = false;  // a whole piece that is in the vocabulary is one token
   bool add_prefix_space = false;
   std::optional<TokenId> bos, eos;
+  PromptFrame frame;
 };
 
 class Tokenizer {
@@ -53,9 +59,14 @@ class Tokenizer {
                                                                std::string_view config_json);
   virtual ~Tokenizer() = default;
 
-  // Ids of `text`; never adds a BOS or EOS of its own. parse_special: added and special tokens in
-  // the text become their ids; otherwise all text is plain. Invalid UTF-8 is encoded byte by byte.
+  // Ids of `text` without a frame: chat templates write their own BOS. parse_special: added and
+  // special tokens in the text become their ids; otherwise all text is plain. Invalid UTF-8 is
+  // encoded byte by byte.
   virtual std::vector<TokenId> Encode(std::string_view text, bool parse_special = true) const = 0;
+  // Ids of `text`, special tokens parsed, in frame(): what `tokenizers` gives with its
+  // add_special_tokens, for prompts that no template has made.
+  std::vector<TokenId> EncodeFramed(std::string_view text) const;
+  virtual const PromptFrame& frame() const;
   // Ids of `text` as it is without its disguise, but no added token begins at a disguised
   // character.
   virtual std::vector<TokenId> EncodeDisguised(std::string_view text,

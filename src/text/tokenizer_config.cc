@@ -49,6 +49,9 @@ Result<TokenizerConfig> ParseTokenizerConfig(std::string_view json) {
   if (!parsed->is_object()) return InvalidArgument(fmt::format("{} must be an object", kFile));
   TERN_ASSIGN_OR_RETURN(config.bos_token, TokenText(*parsed, "bos_token"));
   TERN_ASSIGN_OR_RETURN(config.eos_token, TokenText(*parsed, "eos_token"));
+  TERN_ASSIGN_OR_RETURN(const std::string type, JsonString(*parsed, "tokenizer_class", "", kFile));
+  TERN_ASSIGN_OR_RETURN(const bool add_bos, JsonBool(*parsed, "add_bos_token", true, kFile));
+  config.adds_bos = add_bos && (type == "LlamaTokenizer" || type == "LlamaTokenizerFast");
   const auto added = parsed->find("added_tokens_decoder");
   if (added == parsed->end() || added->is_null()) return config;
   if (!added->is_object()) {

@@ -1,5 +1,5 @@
-// What tokenizer_config.json adds to a tokenizer: BOS, EOS and, beside tiktoken.model, the added
-// tokens. Thread: a pure function.
+// What tokenizer_config.json adds to a tokenizer: BOS, EOS, whether texts get a BOS and, beside
+// tiktoken.model, the added tokens. Thread: a pure function.
 #pragma once
 
 #include <string>
@@ -14,6 +14,9 @@ namespace tern {
 struct TokenizerConfig {
   std::string bos_token, eos_token;  // empty: none
   std::vector<AddedToken> added;     // added_tokens_decoder, by id
+  // Llama's tokenizer classes put a BOS before every text unless add_bos_token is false, whatever
+  // tokenizer.json says: DeepSeek's files rely on it.
+  bool adds_bos = false;
 };
 
 // `json` may be empty. Errors: kInvalidArgument naming the field.

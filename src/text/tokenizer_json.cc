@@ -4,6 +4,7 @@
 #include <simdjson.h>
 
 #include <limits>
+#include <utility>
 
 #include "base/json.h"
 #include "text/byte_level_tokenizer.h"
@@ -15,6 +16,9 @@ namespace {
 using simdjson::dom::array;
 using simdjson::dom::element;
 using simdjson::dom::object;
+
+// That a post-processor may add to every prompt.
+constexpr size_t kMaxFrameTokens = 64;
 
 // A member of an object; nullopt when it is absent or null.
 std::optional<element> Member(const object& parent, std::string_view key) {
@@ -186,6 +190,84 @@ Status CheckDecoder(const object& root) {
   return OkStatus();
 }
 
+Result<TokenId> FrameToken(const element& value, std::string_view where) {
+  int64_t id = -1;
+  if (value.get(id) != simdjson::SUCCESS || id < 0 || id > std::numeric_limits<TokenId>::max()) {
+    return InvalidArgument(fmt::format("{}: a token id must be from 0 to 2^31 - 1", where));
+  }
+  return static_cast<TokenId>(id);
+}
+
+// The template of a single text: special tokens, and once the text, {"Sequence": {"id": "A"}}.
+Status ParseTemplate(const object& fields, const std::string& where, PromptFrame* frame) {
+  TERN_ASSIGN_OR_RETURN(const std::vector<element> pieces, ListAt(fields, "single", where));
+  bool has_text = false;
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    const std::string at = fmt::format("{}.single[{}]", where, i);
+    object piece;
+    if (pieces[i].get(piece) != simdjson::SUCCESS) {
+      return InvalidArgument(fmt::format("{} must be an object", at));
+    }
+    if (Member(piece, "Sequence")) {
+      TERN_ASSIGN_OR_RETURN(const object sequence, ObjectAt(piece, "Sequence", at));
+      TERN_ASSIGN_OR_RETURN(const std::string_view id, Text(sequence, "id", at));
+      if (id != "A" || has_text) {
+        return Unimplemented(fmt::format("{}: a template of one text has it, A, once", at));
+      }
+      has_text = true;
+      continue;
+    }
+    TERN_ASSIGN_OR_RETURN(const object token, ObjectAt(piece, "SpecialToken", at));
+    TERN_ASSIGN_OR_RETURN(const std::string_view name, Text(token, "id", at));
+    TERN_ASSIGN_OR_RETURN(const object known, ObjectAt(fields, "special_tokens", where));
+    TERN_ASSIGN_OR_RETURN(const object special, ObjectAt(known, name, where + ".special_tokens"));
+    TERN_ASSIGN_OR_RETURN(const std::vector<element> ids, ListAt(special, "ids", at));
+    for (const element& value : ids) {
+      TERN_ASSIGN_OR_RETURN(const TokenId id, FrameToken(value, at));
+      (has_text ? frame->after : frame->before).push_back(id);
+    }
+  }
+  if (!has_text) return Unimplemented(fmt::format("{}.single: the text, A, is missing", where));
+  if (frame->before.size() + frame->after.size() <= kMaxFrameTokens) return OkStatus();
+  return InvalidArgument(fmt::format("{} adds more than {} tokens", where, kMaxFrameTokens));
+}
+
+// RoBERTa's and BERT's: [CLS] text [SEP], each given as [text, id].
+Status ParseClsSep(const object& fields, const std::string& where, PromptFrame* frame) {
+  for (const auto& [key, ids] :
+       {std::pair("cls", &frame->before), std::pair("sep", &frame->after)}) {
+    TERN_ASSIGN_OR_RETURN(const std::vector<element> pair, ListAt(fields, key, where));
+    if (pair.size() != 2) return WrongType(where, key, "a token and its id");
+    TERN_ASSIGN_OR_RETURN(const TokenId id, FrameToken(pair[1], where));
+    ids->push_back(id);
+  }
+  return OkStatus();
+}
+
+Status ParsePostProcessor(const object& root, PromptFrame* frame) {
+  const std::optional<element> processor = Member(root, "post_processor");
+  if (!processor) return OkStatus();
+  std::vector<std::pair<std::string, object>> components;
+  TERN_RETURN_IF_ERROR(Flatten(*processor, "processors", "post_processor", &components));
+  bool adds_tokens = false;
+  for (const auto& [where, fields] : components) {
+    TERN_ASSIGN_OR_RETURN(const std::string_view type, Text(fields, "type", where));
+    if (type == "ByteLevel") continue;  // only moves offsets
+    // `tokenizers` hands what the first one made to the second as several texts.
+    if (std::exchange(adds_tokens, true)) {
+      return Unimplemented(fmt::format("{}: a second step that adds tokens", where));
+    }
+    if (type == "TemplateProcessing") {
+      TERN_RETURN_IF_ERROR(ParseTemplate(fields, where, frame));
+    } else if (type == "RobertaProcessing" || type == "BertProcessing") {
+      TERN_RETURN_IF_ERROR(ParseClsSep(fields, where, frame));
+    } else {
+      return Unknown(where, type);
+    }
+  }
+  return OkStatus();
+}
+
 Status ParseAddedTokens(const object& root, TokenizerParts* parts) {
   TERN_ASSIGN_OR_RETURN(const std::vector<element> list,
                         ListAt(root, "added_tokens", "tokenizer.json"));
@@ -277,6 +359,7 @@ Status ParseRoot(const object& root, TokenizerParts* parts) {
   TERN_RETURN_IF_ERROR(ParseNormalizer(root, parts));
   TERN_RETURN_IF_ERROR(ParsePreTokenizer(root, parts));
   TERN_RETURN_IF_ERROR(CheckDecoder(root));
+  TERN_RETURN_IF_ERROR(ParsePostProcessor(root, &parts->frame));
   TERN_RETURN_IF_ERROR(ParseAddedTokens(root, parts));
   return ParseModel(root, parts);
 }
@@ -303,6 +386,7 @@ Result<std::shared_ptr<const Tokenizer>> Tokenizer::FromTokenizerJson(
   TERN_ASSIGN_OR_RETURN(const TokenizerConfig config, ParseTokenizerConfig(config_json));
   parts.bos = FindToken(config.bos_token, parts);
   parts.eos = FindToken(config.eos_token, parts);
+  if (config.adds_bos && parts.bos) parts.frame = {{*parts.bos}, {}};
   Result<std::shared_ptr<const Tokenizer>> tokenizer = MakeByteLevelTokenizer(std::move(parts));
   if (!tokenizer.ok()) return tokenizer.status().WithContext(kFile);
   return tokenizer;

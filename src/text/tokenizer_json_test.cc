@@ -24,6 +24,30 @@ TEST(TokenizerJson, EncodesAsHuggingFace) {
   }
 }
 
+Json TinyWith(const Json& post_processor) {
+  Json file = TestJson("tiny/tokenizer.json");
+  file["post_processor"] = post_processor;
+  return file;
+}
+
+TEST(TokenizerJson, PutsAroundTextsWhatHuggingFaceDoes) {
+  const Json cases = TestJson("text/post_processor_cases.json");
+  ASSERT_EQ(cases["good"].size(), 10u);
+  for (const Json& variant : cases["good"]) {
+    const auto tokenizer =
+        MustMake(Tokenizer::FromTokenizerJson(TinyWith(variant["post_processor"]).dump(), ""));
+    for (const Json& c : variant["cases"]) {
+      EXPECT_EQ(tokenizer->EncodeFramed(c[0].get<std::string>()), IdsOf(c[1]))
+          << variant["name"] << " " << c[0].dump();
+    }
+    // Chat prompts have no frame, whatever the file says.
+    EXPECT_EQ(tokenizer->Encode("a"), IdsOf(cases["good"][0]["cases"][1][1]));
+  }
+  for (const auto& [name, post_processor] : cases["refused"].items()) {
+    EXPECT_FALSE(Tokenizer::FromTokenizerJson(TinyWith(post_processor).dump(), "").ok()) << name;
+  }
+}
+
 // A tokenizer of three tokens, with one member of its JSON changed.
 Json Small() {
   return Json::parse(R"({
@@ -53,6 +77,26 @@ TEST(TokenizerJson, SmallOneLoads) {
   EXPECT_FALSE(tokenizer->eos());
 }
 
+// As transformers 4 had it, and SGLang has it for files that rely on it: DeepSeek's among them,
+// whose tokenizer.json puts nothing in front.
+TEST(TokenizerJson, LlamasClassesPutABosInFront) {
+  const auto ids = [](const std::string& config) {
+    return MustMake(Tokenizer::FromTokenizerJson(Small().dump(), config))->EncodeFramed("ab");
+  };
+  const std::vector<TokenId> plain = {2}, with_bos = {3, 2};
+  EXPECT_EQ(ids(R"({"tokenizer_class": "LlamaTokenizerFast", "bos_token": "<s>"})"), with_bos);
+  EXPECT_EQ(
+      ids(R"({"tokenizer_class": "LlamaTokenizer", "add_bos_token": true, "bos_token": "<s>"})"),
+      with_bos);
+  EXPECT_EQ(ids(R"({"tokenizer_class": "LlamaTokenizerFast", "add_bos_token": false,
+                    "bos_token": "<s>"})"),
+            plain);
+  EXPECT_EQ(ids(R"({"tokenizer_class": "LlamaTokenizerFast"})"), plain);
+  EXPECT_EQ(ids(R"({"tokenizer_class": "PreTrainedTokenizerFast", "add_bos_token": true,
+                    "bos_token": "<s>"})"),
+            plain);
+}
+
 TEST(TokenizerJson, NamesTheFieldThatIsWrong) {
   struct Case {
     const char *pointer, *value, *says;
@@ -74,6 +118,29 @@ TEST(TokenizerJson, NamesTheFieldThatIsWrong) {
       {"/model/merges", "[[\"a\"]]", "model.merges[0] must be"},
       {"/model/merges", "[[\"a\", 1]]", "model.merges[0] must be"},
       {"/model/merges", "{}", "model.merges must be an array"},
+      {"/post_processor", "{\"type\": \"Unknown\"}", "post_processor: the type 'Unknown'"},
+      {"/post_processor",
+       R"({"type": "Sequence", "processors": [
+           {"type": "BertProcessing", "cls": ["<s>", 3], "sep": ["</s>", 3]},
+           {"type": "TemplateProcessing", "single": [{"Sequence": {"id": "A", "type_id": 0}}]}]})",
+       "post_processor.processors[1]: a second step that adds tokens"},
+      {"/post_processor", "[]", "post_processor must be an object"},
+      {"/post_processor", R"({"type": "TemplateProcessing", "single": []})", "single: the text, A"},
+      {"/post_processor", R"({"type": "TemplateProcessing", "single": ["$A"]})",
+       "post_processor.single[0] must be an object"},
+      {"/post_processor",
+       R"({"type": "TemplateProcessing", "single": [{"Sequence": {"id": "B", "type_id": 0}}]})",
+       "post_processor.single[0]: a template of one text"},
+      {"/post_processor",
+       R"({"type": "TemplateProcessing", "special_tokens": {},
+           "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}]})",
+       "special_tokens.<s> must be an object"},
+      {"/post_processor", R"({"type": "BertProcessing", "cls": ["<s>", 3], "sep": ["</s>", 77]})",
+       "the post-processor's token 77 is not in the vocabulary"},
+      {"/post_processor", R"({"type": "BertProcessing", "cls": ["<s>", -1], "sep": ["</s>", 3]})",
+       "post_processor: a token id must be"},
+      {"/post_processor", R"({"type": "BertProcessing", "cls": ["<s>", 3]})",
+       "post_processor.sep must be a token and its id"},
       {"/model/type", "\"Unigram\"", "model: the type 'Unigram' is not supported"},
       {"/model/byte_fallback", "true", "model.byte_fallback"},
       {"/model/ignore_merges", "1", "model.ignore_merges must be true or false"},

@@ -270,9 +270,11 @@ def test_a_slow_reader_holds_nobody_back(tiny):
         gaps.sort()
         return gaps[len(gaps) * 99 // 100]
 
-    p99 = {}
-    for read in (True, False):
-        p99[read] = asyncio.run(both(read))
-        tiny.wait_idle(30)
+    # The least of three: what else runs on the machine comes and goes, what a server does to its clients stays.
+    p99 = {True: 1e9, False: 1e9}
+    for _ in range(3):
+        for read in p99:
+            p99[read] = min(p99[read], asyncio.run(both(read)))
+            tiny.wait_idle(30)
     print(f"p99 gap beside 8 readers {p99[True] * 1000:.0f} ms, beside 8 who do not read {p99[False] * 1000:.0f} ms")
     assert p99[False] < 3 * p99[True] + 0.1

@@ -66,10 +66,23 @@ def test_info_endpoints(server):
     model = httpx.get(server.url + "/model_info").json()
     assert model["architectures"] == ["LlamaForCausalLM"] and model["is_generation"]
     metrics = httpx.get(server.url + "/metrics").text
-    for name in ("num_running_reqs", "num_queue_reqs", "token_usage", "prompt_tokens_total",
-                 "generation_tokens_total", "time_to_first_token_seconds_bucket",
-                 "http_requests_total"):
-        assert f"sglang:{name}" in metrics, name
+    # SGLang's names, but for those of what tern does not do (docs/api.md).
+    for name in ("num_running_reqs", "num_queue_reqs", "num_used_tokens", "token_usage", "full_token_usage",
+                 "max_total_num_tokens", "kv_used_tokens", "kv_available_tokens", "kv_evictable_tokens",
+                 "cache_hit_rate", "gen_throughput", "utilization", "page_size", "num_pages", "context_len",
+                 "kv_cache_memory_usage_gb", "weight_memory_usage_gb", "prompt_tokens_total", "generation_tokens_total",
+                 "cached_tokens_total", "num_requests_total", "num_aborted_requests_total",
+                 "num_retracted_requests_total", "http_requests_total", "http_responses_total", "evicted_tokens_total",
+                 "time_to_first_token_seconds_bucket", "inter_token_latency_seconds_bucket",
+                 "e2e_request_latency_seconds_bucket", "request_time_per_output_token_seconds_bucket",
+                 "queue_time_seconds_bucket", "prompt_tokens_histogram_bucket", "generation_tokens_histogram_bucket"):
+        assert re.search(f"^sglang:{name}[{{ ]", metrics, re.M), name
+    modes = dict(re.findall(r'^sglang:realtime_tokens_total{[^}]*mode="(\w+)"[^}]*} (\S+)', metrics, re.M))
+    assert set(modes) == {"prefill_compute", "prefill_cache", "decode"}
+    assert float(modes["decode"]) == float(re.search(r"^sglang:generation_tokens_total(?:{[^}]*})? (\S+)", metrics, re.M)[1])
+    load = httpx.get(server.url + "/get_load").json()
+    assert [set(rank) for rank in load] == [{"dp_rank", "num_reqs", "num_waiting_reqs", "num_tokens"}]
+    assert info["startup_time"]["scheduler_e2e"] > 0
     assert httpx.post(server.url + "/flush_cache").status_code == 200
     assert httpx.post(server.url + "/abort_request", json={"rid": "nobody"}).status_code == 200
 

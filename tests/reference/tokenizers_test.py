@@ -13,6 +13,7 @@ import pathlib
 import random
 import subprocess
 import sys
+import tempfile
 
 import tiktoken
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
@@ -51,6 +52,17 @@ def hugging_face(path):
     added = [token.content for token in tokenizer.get_added_tokens_decoder().values()]
     return path, lambda texts: [
         e.ids for e in tokenizer.encode_batch(texts, add_special_tokens=False)], added[:24]
+
+
+def framed(folder):
+    """Llama 3's post-processor on the tiny tokenizer: a BOS in front of every text."""
+    case = next(c for c in json.loads((DATA / "text/post_processor_cases.json").read_text())["good"]
+                if c["name"] == "llama3")
+    file = json.loads((DATA / "tiny/tokenizer.json").read_text())
+    path = pathlib.Path(folder) / "tokenizer.json"
+    path.write_text(json.dumps({**file, "post_processor": case["post_processor"]}))
+    tokenizer = Tokenizer.from_file(str(path))
+    return path, lambda texts: [e.ids for e in tokenizer.encode_batch(texts)], hugging_face(path)[2]
 
 
 def smollm2():
@@ -96,8 +108,8 @@ def random_text(rng, control):
     return text
 
 
-def tern_ids(tern, path, texts):
-    done = subprocess.run([tern, "tokenize", "--tokenizer", str(path)], capture_output=True, text=True,
+def tern_ids(tern, path, texts, options=()):
+    done = subprocess.run([tern, "tokenize", "--tokenizer", str(path), *options], capture_output=True, text=True,
                           input="".join(json.dumps(text) + "\n" for text in texts))
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
@@ -124,21 +136,23 @@ def main():
     failures = 0
     sets = {"tiny": lambda: hugging_face(DATA / "tiny/tokenizer.json"),
             "glm-style": lambda: hugging_face(DATA / "text/glm-style/tokenizer.json"),
-            "kimi-style": kimi, "smollm2": smollm2}
+            "kimi-style": kimi, "smollm2": smollm2, "framed": lambda: framed(folder.name)}
+    folder = tempfile.TemporaryDirectory()
     for name, make in sets.items():
         path, reference, control = make()
+        options = ["--add-special-tokens"] if name == "framed" else []
         if not path.exists():
             sys.exit(f"{path} is missing: scripts/fetch_smollm2.sh fetches it")
         rng = random.Random(args.seed)
         texts = [random_text(rng, control) for _ in range(args.strings)]
-        wrong = [text for text, want, got in zip(texts, reference(texts), tern_ids(args.tern, path, texts))
+        wrong = [text for text, want, got in zip(texts, reference(texts), tern_ids(args.tern, path, texts, options))
                  if want != got]
         failures += len(wrong)
         print(f"{name}: {len(texts)} strings, {len(wrong)} differ", flush=True)
         for text in wrong[:5]:
-            text = shortest(text, lambda t: reference([t]) != tern_ids(args.tern, path, [t]))
+            text = shortest(text, lambda t: reference([t]) != tern_ids(args.tern, path, [t], options))
             print(f"  {ascii(text)}: reference {reference([text])[0]}, "
-                  f"tern {tern_ids(args.tern, path, [text])[0]}")
+                  f"tern {tern_ids(args.tern, path, [text], options)[0]}")
     sys.exit(1 if failures else 0)
 
 
