@@ -13,7 +13,7 @@ TEST_F(ServerTest, OpenApiDocumentHasEveryRoute) {
   EXPECT_EQ(document["openapi"], "3.1.0");
   EXPECT_EQ(document["info"]["version"], "test");
   const Json& paths = document["paths"];
-  EXPECT_EQ(paths.size(), 22u);
+  EXPECT_EQ(paths.size(), 23u);
   EXPECT_TRUE(paths["/generate"].contains("put") && paths["/generate"].contains("post"));
   EXPECT_EQ(paths["/v1/models/{model}"]["get"]["parameters"][0]["in"], "path");
   EXPECT_EQ(paths["/v1/loads"]["get"]["parameters"].size(), 3u);
