@@ -324,21 +324,26 @@ TEST(HandOff, ALostFrameEndsBothSides) {
 
 // Without DONE, LAST is sent again, also to a receiver that has forgotten the room.
 TEST(HandOff, ALostEndIsSaidAgain) {
-  for (const PdFrameType type : {PdFrameType::kLast, PdFrameType::kAck, PdFrameType::kDone}) {
-    for (const bool forgotten : {false, true}) {
-      VirtualWorkers w({}, FirstOf(type, [](auto*) { return VirtualFate{.copies = 0}; }));
-      TwoRooms rooms(w);
-      rooms.Finish();
-      w.Settle();
-      if (forgotten && type == PdFrameType::kDone) w.receiver->Forget(1);
-      w.RunFor(kSecond);
-      if (!forgotten) {
-        EXPECT_EQ(w.receiver->state(1), PdState::kSuccess);
-      }
-      EXPECT_EQ(w.sender->state(1), PdState::kSuccess) << w.sender->error(1).message();
-      EXPECT_EQ(w.sender->state(2), PdState::kSuccess);
-      ExpectServed(w, 3);
+  struct Case {
+    PdFrameType lost;
+    bool forgotten;
+  };
+  for (const auto& [lost, forgotten] : {Case{PdFrameType::kLast, false},
+                                        {PdFrameType::kAck, false},
+                                        {PdFrameType::kDone, false},
+                                        {PdFrameType::kDone, true}}) {
+    VirtualWorkers w({}, FirstOf(lost, [](auto*) { return VirtualFate{.copies = 0}; }));
+    TwoRooms rooms(w);
+    rooms.Finish();
+    w.Settle();
+    if (forgotten) w.receiver->Forget(1);
+    w.RunFor(kSecond);
+    if (!forgotten) {
+      EXPECT_EQ(w.receiver->state(1), PdState::kSuccess);
     }
+    EXPECT_EQ(w.sender->state(1), PdState::kSuccess) << w.sender->error(1).message();
+    EXPECT_EQ(w.sender->state(2), PdState::kSuccess);
+    ExpectServed(w, 3);
   }
 }
 
