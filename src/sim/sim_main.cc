@@ -85,6 +85,10 @@ int Main(const std::vector<std::string>& args) {
     return 2;
   }
   if (*outcome == ParseOutcome::kHelpShown) return 0;
+  if (flags.hand_off && !flags.replay.empty()) {
+    fmt::print(stderr, "tern_sim: --hand-off takes no --replay: its schedule is a seed\n");
+    return 2;
+  }
   SetLogLevel(LogLevel::kError);
   if (flags.hand_off) return SimulateHandOffs(flags);
   if (!flags.replay.empty()) return Replay(flags);
