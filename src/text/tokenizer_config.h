@@ -14,8 +14,9 @@ namespace tern {
 struct TokenizerConfig {
   std::string bos_token, eos_token;  // empty: none
   std::vector<AddedToken> added;     // added_tokens_decoder, by id
-  // Llama's tokenizer classes put a BOS before every text unless add_bos_token is false, whatever
-  // tokenizer.json says: DeepSeek's files rely on it.
+  // Llama's tokenizer classes put a BOS before every text, whatever tokenizer.json says, unless
+  // add_bos_token is false: DeepSeek's files rely on it. That leaves in force what tokenizer.json
+  // says, a BOS too.
   bool adds_bos = false;
 };
 
