@@ -3,7 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
+#include <initializer_list>
+#include <string_view>
 #include <utility>
 
 #include "base/file.h"
@@ -52,6 +53,10 @@ Result<GgufTokenizer> ReadGgufTokenizer(const std::string& path) {
   return TokenizerFromGguf(opened.gguf);
 }
 
+bool IsOneOf(std::string_view name, std::initializer_list<std::string_view> names) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
 template <typename T>
 Result<T> Named(Result<T> result, const std::string& path) {
   if (result.ok()) return result;
@@ -73,14 +78,13 @@ Result<std::shared_ptr<const Tokenizer>> LoadTokenizerFile(const std::string& pa
 }  // namespace
 
 bool IgnoresMerges(const std::string& pre) {
-  constexpr std::array kNames = {"llama3", "llama-v3", "llama-bpe", "glm4"};
-  return std::find(kNames.begin(), kNames.end(), pre) != kNames.end();
+  return IsOneOf(pre, {"llama3", "llama-v3", "llama-bpe", "glm4"});
 }
 
 PromptFrame FrameOf(const GgufTokenizer& gguf) {
-  const bool llama3 = IgnoresMerges(gguf.pre) && gguf.pre != "glm4";
+  const bool adds_bos = IsOneOf(gguf.pre, {"llama3", "llama-v3", "llama-bpe"});
   PromptFrame frame;
-  if (gguf.add_bos.value_or(llama3) && gguf.bos) frame.before.push_back(*gguf.bos);
+  if (gguf.add_bos.value_or(adds_bos) && gguf.bos) frame.before.push_back(*gguf.bos);
   if (gguf.add_eos.value_or(false) && gguf.eos) frame.after.push_back(*gguf.eos);
   return frame;
 }

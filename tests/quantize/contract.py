@@ -256,6 +256,56 @@ def test_gguf(new):
             assert config["rope_scaling"][key] == plain_config["rope_parameters"][key], key
 
 
+def gguf_with_tokenizer(path, **flags):
+    """deepseek2.gguf with a byte-level tokenizer: printable ASCII, a BOS (94) and an EOS (95)."""
+    def string(text):
+        return struct.pack("<Q", len(text.encode())) + text.encode()
+
+    def pair(key, kind, value):
+        return string("tokenizer.ggml." + key) + struct.pack("<I", kind) + value
+    tokens = [chr(c) for c in range(33, 127)] + ["<s>", "</s>"]
+    pairs = [pair("model", 8, string("gpt2")), pair("pre", 8, string("gpt-2")),
+             pair("tokens", 9, struct.pack("<IQ", 8, len(tokens)) + b"".join(map(string, tokens))),
+             pair("token_type", 9, struct.pack("<IQ96i", 5, len(tokens), *[1] * 94, 3, 3)),
+             pair("bos_token_id", 4, struct.pack("<I", 94)), pair("eos_token_id", 4, struct.pack("<I", 95)),
+             *[pair(key, 7, struct.pack("<B", value)) for key, value in flags.items()]]
+    data = open("tests/data/gguf/deepseek2.gguf", "rb").read()
+    none = pair("model", 8, string("no_vocab"))
+    count, = struct.unpack_from("<Q", data, 16)
+    grown = sum(map(len, pairs)) + len(pair("filler", 8, string(""))) - len(none)
+    pairs.append(pair("filler", 8, string("x" * (-grown % 32))))  # tensors stay aligned
+    assert data.count(none) == 1
+    data = data[:16] + struct.pack("<Q", count + len(pairs) - 1) + data[24:].replace(none, b"".join(pairs))
+    open(path, "wb").write(data)
+    return path
+
+
+def test_gguf_says_by_flags_what_texts_get(new):
+    def special(token):
+        return {"SpecialToken": {"id": token, "type_id": 0}}
+
+    def text(name):
+        return {"Sequence": {"id": name, "type_id": 0}}
+    bos, eos = special("<s>"), special("</s>")
+    for flags, before, after, ids in (({}, [], [], [0]), ({"add_bos_token": True}, [bos], [], [94, 0]),
+                                      ({"add_bos_token": True, "add_eos_token": True}, [bos], [eos], [94, 0, 95]),
+                                      ({"add_bos_token": False}, [], [], [0])):
+        out = new()
+        quantize(gguf_with_tokenizer(new("in") + ".gguf", **flags), out, "--method", "rtn")
+        post = json.load(open(out + "/tokenizer.json"))["post_processor"]
+        if before or after:
+            assert post["type"] == "TemplateProcessing", (flags, post)
+            assert post["single"] == [*before, text("A"), *after], (flags, post)
+            assert post["pair"] == [*before, text("A"), text("B"), *after], (flags, post)
+            named = {"<s>": 94, "</s>": 95} if after else {"<s>": 94}
+            assert post["special_tokens"] == {t: {"id": t, "ids": [i], "tokens": [t]} for t, i in named.items()}, (flags, post)
+        else:
+            assert post is None, (flags, post)
+        done = subprocess.run([TERN, "tokenize", "--tokenizer", out, "--add-special-tokens"], input='"!"\n', capture_output=True,
+                              text=True)
+        assert done.returncode == 0 and json.loads(done.stdout) == ids, (flags, done)
+
+
 def edited(new, edit, model="kimi-k2"):
     folder = new("in")
     shutil.copytree(GOLDEN + model, folder)
