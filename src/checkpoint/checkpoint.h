@@ -78,7 +78,7 @@ class Checkpoint {
   bool rotary_rows_interleaved() const { return rotary_rows_interleaved_; }
 
   // Tells the system that a tensor's bytes will not be read again soon. They stay readable.
-  void Release(const CheckpointTensor& tensor) const {
+  static void Release(const CheckpointTensor& tensor) {
     if (tensor.file != nullptr) tensor.file->Release(tensor.view.bytes);
   }
 

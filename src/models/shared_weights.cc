@@ -12,10 +12,6 @@ bool SameLayout(const TensorView& a, const TensorView& b) {
   return a.dtype == b.dtype && a.shape == b.shape && a.bytes.size() == b.bytes.size();
 }
 
-void Release(const CheckpointTensor& tensor) {
-  if (tensor.file != nullptr) tensor.file->Release(tensor.view.bytes);
-}
-
 // `a` was packed before: its pages are needed for the comparison alone.
 bool SameTensor(const CheckpointTensor* a, const CheckpointTensor* b) {
   if (a == b) return true;
@@ -23,7 +19,7 @@ bool SameTensor(const CheckpointTensor* a, const CheckpointTensor* b) {
   const std::span<const std::byte> x = a->view.bytes, y = b->view.bytes;
   if (x.data() == y.data()) return true;
   const bool same = std::memcmp(x.data(), y.data(), x.size()) == 0;
-  Release(*a);
+  Checkpoint::Release(*a);
   return same;
 }
 
@@ -111,7 +107,7 @@ LookupTable SharedWeights::OneTable(const CheckpointTensor& table,
   std::vector<Table>& tables = tables_[table.name];
   for (const Table& first : tables) {
     if (!SameTensor(first.tensor, &table)) continue;
-    Release(table);
+    Checkpoint::Release(table);
     return {first.tensor->view, first.files};
   }
   tables.push_back({&table, files});

@@ -76,7 +76,7 @@ Result<PackedMatrix> WeightLoader::Pack(const std::string& as, const StoredWeigh
     if (options_.shared != nullptr) options_.shared->AddMatrix(as, stored, *packed);
   }
   for (const CheckpointTensor* tensor : stored.tensors) {
-    if (tensor != nullptr) checkpoint_->Release(*tensor);
+    if (tensor != nullptr) Checkpoint::Release(*tensor);
   }
   resident_bytes_ += packed->size_bytes();
   CountDone(stored.stored_bytes());
