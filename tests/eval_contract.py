@@ -101,6 +101,8 @@ bytewise_run = ("--model-path", bytewise, "--perplexity", short, "--window", "64
 run(*bytewise_run, "--json", one_engine)
 run(*bytewise_run, "--json", two_engines, "--disaggregation-mode", "local")
 assert json.load(open(two_engines))["perplexity"]["blocks"] == json.load(open(one_engine))["perplexity"]["blocks"]
+settings = json.load(open(two_engines))["settings"]  # as serve: the weights are held once
+assert settings["prefill_shared_weight_bytes"] == settings["prefill_weight_bytes"] > 0, settings
 # Of one window, the first half is prefill's alone; the rest is neither's alone.
 fp8 = path("fp8")
 subprocess.run([TERN, "quantize", "--model-path", MODEL, "--output", fp8, "--format", "fp8", "--recipe", "all-linear"],
@@ -113,6 +115,7 @@ for options in (("--model-path", fp8), ("--model-path", MODEL), pair):
     blocks.append(json.load(open(path("window.json")))["perplexity"]["blocks"])
 settings = json.load(open(path("window.json")))["settings"]
 assert (settings["prefill_model"], settings["prefill_kv_cache_dtype"]) == (fp8, "bf16") and settings["kv_cache_dtype"] == "fp8_ds_mla"
+assert 0 < settings["prefill_shared_weight_bytes"] < settings["prefill_weight_bytes"], settings  # what is not FP8
 tokens = sum(weight for _, weight in blocks[2])
 assert 64 <= tokens <= 511, tokens
 size = blocks[2][0][1]

@@ -25,6 +25,7 @@
 #include "eval/eval_report.h"
 #include "eval/journal.h"
 #include "eval/url_answers.h"
+#include "models/shared_weights.h"
 #include "report/report_file.h"
 
 namespace tern {
@@ -45,7 +46,7 @@ class EvalRun {
  private:
   Status LoadInputs();
   Status LoadModels();
-  Status LoadPrefill();
+  Status LoadPrefill(SharedWeights* shared);
   Status ScoreTheText();
   Status AnswerTasks();
   Result<std::unique_ptr<AnswerSource>> MakeSource();
@@ -108,7 +109,10 @@ Status EvalRun::LoadModels() {
       o_.model.threads > 0 ? static_cast<int>(o_.model.threads) : AvailableThreads();
   pool_ = std::make_unique<ThreadPool>(threads);
   TERN_ASSIGN_OR_RETURN(ops_, Ops::Create(EnvIsa().value_or(""), *pool_));
-  TERN_ASSIGN_OR_RETURN(model_, EvalModel::Load(o_.model, o_.precision, *ops_));
+  SharedWeights shared;  // of two engines
+  TERN_ASSIGN_OR_RETURN(model_,
+                        EvalModel::Load(o_.model, o_.precision, *ops_,
+                                        o_.model.disaggregation.local() ? &shared : nullptr));
   Json& settings = result_.settings;
   settings["precision"] = o_.precision;
   settings["kv_cache_dtype"] = KvFormatName(model_->kv_format());
@@ -117,7 +121,7 @@ Status EvalRun::LoadModels() {
   settings["threads"] = threads;
   settings["weight_bytes"] = model_->model().info().weight_bytes;
   settings["kv_bytes_per_token"] = model_->kv_bytes_per_token();
-  if (o_.model.disaggregation.local()) TERN_RETURN_IF_ERROR(LoadPrefill());
+  if (o_.model.disaggregation.local()) TERN_RETURN_IF_ERROR(LoadPrefill(&shared));
   if (o_.kl_against.empty()) return OkStatus();
   ModelOptions other = o_.model;
   other.disaggregation = {};
@@ -145,12 +149,12 @@ Status EvalRun::LoadModels() {
   return OkStatus();
 }
 
-Status EvalRun::LoadPrefill() {
+Status EvalRun::LoadPrefill(SharedWeights* shared) {
   ModelOptions options = o_.model;
   options.disaggregation = {};
   options.model_path = PrefillPathOf(o_.model);
   TERN_ASSIGN_OR_RETURN(prefill_ops_, Ops::Create(EnvIsa().value_or(""), *pool_));
-  TERN_ASSIGN_OR_RETURN(prefill_, EvalModel::Load(options, o_.precision, *prefill_ops_));
+  TERN_ASSIGN_OR_RETURN(prefill_, EvalModel::Load(options, o_.precision, *prefill_ops_, shared));
   TERN_RETURN_IF_ERROR(
       OneModelId(prefill_->path(), *prefill_->tokenizer(), model_->path(), *model_->tokenizer())
           .status());
@@ -161,6 +165,7 @@ Status EvalRun::LoadPrefill() {
   settings["prefill_model"] = prefill_->path();
   settings["prefill_kv_cache_dtype"] = KvFormatName(engine.kv_format);
   settings["prefill_weight_bytes"] = prefill_->model().info().weight_bytes;
+  settings["prefill_shared_weight_bytes"] = prefill_->model().info().shared_weight_bytes;
   return OkStatus();
 }
 

@@ -49,7 +49,8 @@ std::string TextOf(const Tokenizer& tokenizer, std::optional<TokenId> id) {
 }  // namespace
 
 Result<std::unique_ptr<EvalModel>> EvalModel::Load(const ModelOptions& options,
-                                                   const std::string& precision, Ops& ops) {
+                                                   const std::string& precision, Ops& ops,
+                                                   SharedWeights* shared) {
   std::unique_ptr<EvalModel> eval(new EvalModel(options, ops));
   const bool reference = precision == "reference";
   const bool dummy = options.load_format == "dummy";
@@ -64,6 +65,7 @@ Result<std::unique_ptr<EvalModel>> EvalModel::Load(const ModelOptions& options,
   if (source.ok()) eval->template_source_ = std::move(source).value();
 
   LoadOptions load;
+  load.shared = shared;
   load.precision = reference ? Precision::kReference : Precision::kProduction;
   TERN_ASSIGN_OR_RETURN(load.format, LoadFormatNamed(options.load_format));
   TERN_ASSIGN_OR_RETURN(load.dummy_recipe, WeightRecipeNamed(options.dummy_recipe));

@@ -13,6 +13,7 @@
 #include "eval/logit_source.h"
 #include "kernels/ops.h"
 #include "models/model.h"
+#include "models/shared_weights.h"
 #include "text/chat_template.h"
 #include "text/output_format.h"
 #include "text/tokenizer.h"
@@ -22,10 +23,11 @@ namespace tern {
 class EvalModel {
  public:
   // `precision`: "production" or "reference" (float32 on dequantized weights, float32 KV rows
-  // unless options.kv_cache_dtype says otherwise). `pool` and `ops` outlive the result. Errors name
-  // the file or flag.
+  // unless options.kv_cache_dtype says otherwise). `pool` and `ops` outlive the result. `shared`:
+  // as LoadOptions::shared. Errors name the file or flag.
   static Result<std::unique_ptr<EvalModel>> Load(const ModelOptions& options,
-                                                 const std::string& precision, Ops& ops);
+                                                 const std::string& precision, Ops& ops,
+                                                 SharedWeights* shared = nullptr);
 
   const Model& model() const { return *model_; }
   const std::string& path() const { return options_.model_path; }
