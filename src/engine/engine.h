@@ -58,6 +58,7 @@ struct EngineStats {
   int64_t prompt_tokens = 0, cached_prompt_tokens = 0;
   int64_t prefill_tokens = 0;         // prompt rows computed, also those computed again
   int64_t prefill_busy_us = 0;        // time of the steps that computed some
+  int64_t sampled_tokens = 0;         // of live requests too; later discarded ones included
   int64_t generated_tokens = 0;       // of requests that have ended; discarded ones don't count
   double generated_tokens_per_s = 0;  // over the last second of work
   uint64_t weight_bytes = 0, kv_bytes = 0;

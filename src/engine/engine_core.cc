@@ -167,7 +167,7 @@ bool EngineCore::Step() {
   const bool moved = StepHandoff();
   if (queues().running.empty() && queues().waiting.empty()) return moved;
   const int64_t start_us = clock_.NowUs();
-  const int64_t sampled_before = sampled_tokens_;
+  const int64_t sampled_before = totals_.sampled_tokens;
   const int64_t prefill_before = totals_.prefill_tokens;
   scheduler_.FillBatch(&batch_);
   if (batch_.empty()) return EndStuck() || moved;
@@ -193,7 +193,7 @@ bool EngineCore::Step() {
   if (window_us_ >= 1'000'000) window_us_ = window_tokens_ = 0;
   if (totals_.prefill_tokens > prefill_before) totals_.prefill_busy_us += step_us;
   window_us_ += step_us;
-  window_tokens_ += sampled_tokens_ - sampled_before;
+  window_tokens_ += totals_.sampled_tokens - sampled_before;
   batch_.Clear();  // some of its sequences have ended
   Dismiss(guard_.AfterStep(clock_.NowUs() - start_us));
   return true;
@@ -443,7 +443,7 @@ void EngineCore::DeliverToken(Sequence& sequence, const Result<SampledToken>& sa
   if (handoff_ != nullptr && handoff_->TakeFirstToken(sequence, *sampled)) return;
   const int32_t token = sampled->token;
   if (sequence.mask != nullptr) sequence.mask->Accept(token);
-  ++sampled_tokens_;
+  ++totals_.sampled_tokens;
   const int64_t now_us = clock_.NowUs();
   if (sequence.generated() == 0) sequence.first_token_us = now_us;
   if (metrics_ != nullptr && sequence.generated() == 0) {

@@ -151,7 +151,6 @@ class EngineCore {
   std::vector<SamplerMemory> sampler_memory_;  // of each thread of the pool
   EngineStats totals_;                         // the counters of Stats()
   StepTimes step_times_;
-  int64_t sampled_tokens_ = 0;                 // later discarded ones included
   int64_t window_us_ = 0, window_tokens_ = 0;  // for generated_tokens_per_s
 };
 

@@ -7,6 +7,7 @@
 #include <new>
 
 #include "base/log.h"
+#include "engine/engine_metrics.h"
 #include "sim/recording_sink.h"
 #include "sim/toy_reference.h"
 
@@ -336,6 +337,27 @@ TEST_F(EngineCoreTest, CancelAtATokenDiscardsTheRest) {
   GenerateRequest next = request;
   for (const TokenEvent& event : all) next.tokens.push_back(event.token);
   EXPECT_EQ(Generate(next)->finish().cached_tokens, 5 + 4);
+}
+
+// realtime_tokens_total is about now, the totals about requests that have ended.
+TEST_F(EngineCoreTest, TokensCountInRealTimeWhileARequestRuns) {
+  Make();
+  MetricRegistry registry;
+  EngineMetrics metrics(registry);
+  const Counter& now =
+      registry.AddCounter("sglang:realtime_tokens_total", "", {{"mode", "decode"}});
+  const Counter& ended = registry.AddCounter("sglang:generation_tokens_total", "");
+  const RequestId id = Submit(Greedy({1, 2, 3, 4, 5}, 16), std::make_shared<Recorder>());
+  for (int tokens = 1; tokens <= 3; ++tokens) {
+    core_->Step();
+    metrics.Publish(core_->Stats(), 0);
+    EXPECT_EQ(now.value(), tokens);
+    EXPECT_EQ(ended.value(), 0);
+  }
+  core_->Cancel(id, 2);
+  metrics.Publish(core_->Stats(), 0);
+  EXPECT_EQ(now.value(), 3);
+  EXPECT_EQ(ended.value(), 2);
 }
 
 TEST_F(EngineCoreTest, AbortRidMatchesExactly) {
