@@ -156,6 +156,7 @@ def all_go_to_the_second(workers, router):
     deadline = time.monotonic() + 30
     while served_by(workers, router, 12)[1] < 12:
         assert time.monotonic() < deadline
+    assert served_by(workers, router, 12)[1] == 12  # once in many tries may be chance
 
 
 @pytest.mark.parametrize("kind,options", [("sr", []), ("smg", ["--load-monitor-interval", "1"])])
