@@ -270,11 +270,14 @@ def test_a_slow_reader_holds_nobody_back(tiny):
         gaps.sort()
         return gaps[len(gaps) * 99 // 100]
 
-    # The least of three: what else runs on the machine comes and goes, what a server does to its clients stays.
-    p99 = {True: 1e9, False: 1e9}
+    # Two of three rounds: what else runs on the machine comes and goes, what a server does to its clients stays.
+    rounds = []
     for _ in range(3):
-        for read in p99:
-            p99[read] = min(p99[read], asyncio.run(both(read)))
+        p99 = {}
+        for read in (True, False):
+            p99[read] = asyncio.run(both(read))
             tiny.wait_idle(30)
-    print(f"p99 gap beside 8 readers {p99[True] * 1000:.0f} ms, beside 8 who do not read {p99[False] * 1000:.0f} ms")
-    assert p99[False] < 3 * p99[True] + 0.1
+        rounds.append(p99)
+    said = [f"{p99[True] * 1000:.0f} and {p99[False] * 1000:.0f}" for p99 in rounds]
+    print(f"p99 gap beside 8 readers and beside 8 who do not read, ms: {', '.join(said)}")
+    assert sum(p99[False] < 3 * p99[True] + 0.1 for p99 in rounds) >= 2, said
