@@ -9,6 +9,7 @@
 
 #include "base/args.h"
 #include "base/file.h"
+#include "base/units.h"
 #include "checkpoint/checkpoint.h"
 #include "cmd/commands.h"
 #include "kv/page_format.h"
@@ -198,8 +199,6 @@ Summary Summarize(const Inventory& inventory) {
                    [](const auto& a, const auto& b) { return a.totals.bytes > b.totals.bytes; });
   return summary;
 }
-
-double Gib(uint64_t bytes) { return static_cast<double>(bytes) / (1 << 30); }
 
 // Bytes of an even share, as checkpoints are divided by ranks in published figures.
 uint64_t PerRank(uint64_t bytes, int64_t tp) {

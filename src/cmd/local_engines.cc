@@ -7,16 +7,12 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/topology.h"
+#include "base/units.h"
 #include "cmd/model_identity.h"
 #include "engine/local_pair.h"
 #include "engine/local_plan.h"
 
 namespace tern {
-namespace {
-
-double Gib(uint64_t bytes) { return static_cast<double>(bytes) / (1 << 30); }
-
-}  // namespace
 
 const std::string& PrefillPathOf(const ModelOptions& options) {
   const std::string& own = options.disaggregation.prefill_model_path;

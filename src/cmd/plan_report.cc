@@ -2,12 +2,11 @@
 
 #include <fmt/format.h>
 
+#include "base/units.h"
 #include "report/text_table.h"
 
 namespace tern {
 namespace {
-
-double Gib(uint64_t bytes) { return static_cast<double>(bytes) / (1 << 30); }
 
 double TokensPerGib(const PlanReport& r) {
   return static_cast<double>(int64_t{1} << 30) * static_cast<double>(r.page_tokens) /

@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/units.h"
+
 namespace tern {
 namespace {
-
-double Gib(uint64_t bytes) { return static_cast<double>(bytes) / (1 << 30); }
 
 uint64_t Less(uint64_t bytes, uint64_t taken) { return bytes - std::min(bytes, taken); }
 

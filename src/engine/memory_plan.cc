@@ -4,10 +4,10 @@
 
 #include <algorithm>
 
+#include "base/units.h"
+
 namespace tern {
 namespace {
-
-double Gib(uint64_t bytes) { return static_cast<double>(bytes) / (1 << 30); }
 
 Status Validate(const ModelInfo& model, const MemoryPlanInput& input) {
   if (!(input.mem_fraction_static > 0 && input.mem_fraction_static <= 1)) {
