@@ -111,6 +111,10 @@ with tempfile.TemporaryDirectory() as folder:
     assert modes["off"]["sealed_rows_per_step"] == 0 and modes["tags"]["sealed_rows_per_step"] == 0
     assert modes["sealed"]["sealed_rows_per_step"] >= 4 and 0 < modes["sealed"]["share_of_step_time"] < 1
     xml.dom.minidom.parse(str(folder / "i.svg"))
+    # Nothing is cached, so nothing is ever evicted.
+    code, out, err = run("integrity", *TINY, "--batch", "2", "--prefix-tokens", "8", "--own-tokens", "5", "--answer-tokens", "8",
+                         "--slices", "1", "--slice-steps", "4", "--page-size", "8", "--disable-radix-cache")
+    assert code == 0 and "sealed" in out, (out, err)
     failure("integrity", says="--model-path is required")
 
     # Two systems under the same load; pairs of prompts with a hand-off and without.

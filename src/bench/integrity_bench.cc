@@ -46,7 +46,8 @@ class Streams {
     const auto pages = [page](int64_t tokens) { return (tokens + page - 1) / page; };
     const int64_t own = pages(options_.own_tokens + options_.answer_tokens) + 1;
     // What lives, and as much again for what has ended and is cached.
-    engine.max_total_tokens = (pages(options_.prefix_tokens) + 2 * options_.batch * own + 1) * page;
+    const int64_t all_pages = pages(options_.prefix_tokens) + 2 * options_.batch * own + 1;
+    engine.max_total_tokens = all_pages * page;
     MemoryPlanInput input = MemoryPlanInputOf(engine, uint64_t{1} << 50);
     TERN_ASSIGN_OR_RETURN(const MemoryPlan plan, PlanMemory(model.info(), input));
     TERN_ASSIGN_OR_RETURN(
@@ -58,8 +59,11 @@ class Streams {
       while (sinks_[i]->tokens == 0 && !sinks_[i]->ended) TERN_RETURN_IF_ERROR(Step());
     }
     // Until every page has been used: the system clears memory when it is first written, which
-    // costs more than all checks, and whoever writes first would seem to.
-    while (core_->evicted_tokens() == 0) TERN_RETURN_IF_ERROR(Step());
+    // costs more than all checks, and whoever writes first would seem to. An answer leaves at least
+    // one page in the cache, or none ever does. Without a cache pages that were used are used next.
+    if (engine.disable_radix_cache) return OkStatus();
+    const uint64_t last = asked_ + static_cast<uint64_t>(all_pages);
+    while (core_->evicted_tokens() == 0 && asked_ < last) TERN_RETURN_IF_ERROR(Step());
     return OkStatus();
   }
 
