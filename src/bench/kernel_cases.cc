@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <memory>
 #include <optional>
 #include <span>
@@ -18,8 +19,6 @@
 namespace tern {
 namespace {
 
-// More than caches hold: one row's product is then bound by memory, as in a model.
-constexpr int64_t kColdBytes = int64_t{128} << 20;
 constexpr int64_t kPageTokens = 64;
 
 // Uniform in [-1, 1).
@@ -55,6 +54,21 @@ std::optional<DType> DTypeNamed(std::string_view name) {
   return std::nullopt;
 }
 
+// The positive integers of `text`, which `separator` divides; `count` of them, or nothing.
+std::optional<std::vector<int64_t>> Sizes(std::string_view text, char separator, size_t count) {
+  std::vector<int64_t> sizes;
+  const char *at = text.data(), *const end = at + text.size();
+  while (sizes.size() < count) {
+    if (!sizes.empty() && (at == end || *at++ != separator)) return std::nullopt;
+    int64_t size = 0;
+    const auto [rest, error] = std::from_chars(at, end, size);
+    if (error != std::errc() || size <= 0) return std::nullopt;
+    sizes.push_back(size);
+    at = rest;
+  }
+  return at == end ? std::optional(sizes) : std::nullopt;
+}
+
 // A made-up weight [n, k] as a checkpoint stores it: bits are random, scales are 1/128.
 struct StoredWeight {
   std::vector<uint32_t> data;
@@ -72,17 +86,30 @@ Status MakeStored(const std::string& format, int64_t n, int64_t k, StoredWeight*
   WeightView& view = stored->view;
   view.rows = n;
   view.columns = k;
-  if (format.starts_with("FP8")) {
-    const Shape blocks{(n + 127) / 128, (k + 127) / 128};
+  constexpr std::string_view kFp8 = "FP8 ", kInt4 = "INT4 g";
+  const std::string_view name = format;
+  const auto fp8 = name.starts_with(kFp8) ? Sizes(name.substr(kFp8.size()), 'x', 2) : std::nullopt;
+  const auto int4 =
+      name.starts_with(kInt4) ? Sizes(name.substr(kInt4.size()), ' ', 1) : std::nullopt;
+  if (fp8) {
+    view.block_rows = (*fp8)[0];
+    view.block_columns = (*fp8)[1];
+    const Shape blocks{(n - 1) / view.block_rows + 1, (k - 1) / view.block_columns + 1};
     stored->scales.assign(static_cast<size_t>(*blocks.elements()), 0x3C000000);  // 2^-7
     view.scheme = WeightView::Scheme::kFp8Block;
     view.data = {DType::kF8E4M3, Shape{n, k}, fill(n * k, 0xF7F7F7F7)};  // no NaN
     view.scales = {DType::kF32, blocks, std::as_bytes(std::span(stored->scales))};
-  } else if (format.starts_with("INT4")) {
-    stored->scales.assign(static_cast<size_t>(n * k / 64), 0x3C003C00);
+  } else if (int4) {
+    view.group = int4->front();
+    if (k % view.group != 0) {
+      return InvalidArgument(fmt::format("{} columns are no multiple of {}'s", k, format));
+    }
+    const int64_t groups = n * (k / view.group);
+    stored->scales.assign(static_cast<size_t>((groups + 1) / 2), 0x3C003C00);
     view.scheme = WeightView::Scheme::kInt4Group;
     view.data = {DType::kI32, Shape{n, k / 8}, fill(n * k / 2, ~0u)};
-    view.scales = {DType::kBF16, Shape{n, k / 32}, std::as_bytes(std::span(stored->scales))};
+    view.scales = {DType::kBF16, Shape{n, k / view.group},
+                   std::as_bytes(std::span(stored->scales)).first(static_cast<size_t>(2 * groups))};
   } else {
     const auto dtype = DTypeNamed(format);
     const auto bytes = dtype ? StorageBytes(*dtype, static_cast<uint64_t>(n * k)) : std::nullopt;
@@ -95,7 +122,7 @@ Status MakeStored(const std::string& format, int64_t n, int64_t k, StoredWeight*
 
 // Calls of `experts` products of `rows` rows each, over weights that no cache holds.
 struct MatMulState {
-  std::vector<PackedMatrix> weights;
+  ColdWeights weights;
   std::vector<float> x, out;
   std::vector<MatMulGroup> groups;
   size_t next = 0;
@@ -103,30 +130,37 @@ struct MatMulState {
 
 }  // namespace
 
-Result<KernelRun> MakeMatMul(Ops& ops, const std::string& format, int64_t n, int64_t k,
-                             int64_t experts, int64_t rows, int64_t least_bytes) {
+Result<ColdWeights> MakeWeights(Ops& ops, const std::string& format, int64_t n, int64_t k,
+                                int64_t experts, int64_t least_bytes) {
   StoredWeight stored;
   TERN_RETURN_IF_ERROR(MakeStored(format, n, k, &stored));
-  auto state = std::make_shared<MatMulState>();
+  const auto weights = std::make_shared<std::vector<PackedMatrix>>();
   uint64_t bytes = 0;
   while (bytes < static_cast<uint64_t>(least_bytes) ||
-         state->weights.size() < static_cast<size_t>(experts)) {
-    TERN_ASSIGN_OR_RETURN(state->weights.emplace_back(),
-                          ops.Pack(stored.view, Precision::kProduction));
-    bytes += state->weights.back().size_bytes();
+         weights->size() < static_cast<size_t>(experts)) {
+    TERN_ASSIGN_OR_RETURN(weights->emplace_back(), ops.Pack(stored.view, Precision::kProduction));
+    bytes += weights->back().size_bytes();
   }
+  return ColdWeights(weights);
+}
+
+KernelRun MakeMatMul(Ops& ops, const ColdWeights& weights, int64_t experts, int64_t rows) {
+  auto state = std::make_shared<MatMulState>();
+  state->weights = weights;
+  const PackedMatrix& first = weights->front();
+  const int64_t n = first.rows(), k = first.columns();
   state->x = Numbers(experts * rows * k, 1);
   state->out.resize(static_cast<size_t>(experts * rows * n));
   KernelRun run;
-  run.bytes = static_cast<double>(experts) * static_cast<double>(state->weights[0].size_bytes());
-  AddOps(ArithmeticOf(ops, state->weights[0]),
+  run.bytes = static_cast<double>(experts) * static_cast<double>(first.size_bytes());
+  AddOps(ArithmeticOf(ops, first),
          2.0 * static_cast<double>(experts * rows) * static_cast<double>(n * k), &run);
   run.run = [&ops, state, n, k, experts, rows] {
     state->groups.clear();
     for (int64_t i = 0; i < experts; ++i) {
-      state->groups.push_back({&state->weights[state->next], state->x.data() + i * rows * k, k,
+      state->groups.push_back({&(*state->weights)[state->next], state->x.data() + i * rows * k, k,
                                rows, state->out.data() + i * rows * n, n});
-      state->next = (state->next + 1) % state->weights.size();
+      state->next = (state->next + 1) % state->weights->size();
     }
     ops.MatMul(state->groups);
   };
@@ -134,6 +168,13 @@ Result<KernelRun> MakeMatMul(Ops& ops, const std::string& format, int64_t n, int
 }
 
 namespace {
+
+Result<KernelRun> MakeColdMatMul(Ops& ops, const std::string& format, int64_t n, int64_t k,
+                                 int64_t experts, int64_t rows) {
+  TERN_ASSIGN_OR_RETURN(const ColdWeights weights,
+                        MakeWeights(ops, format, n, k, experts, kColdBytes));
+  return MakeMatMul(ops, weights, experts, rows);
+}
 
 Result<KernelRun> MakePack(Ops& ops, const std::string& format, int64_t n, int64_t k) {
   const auto stored = std::make_shared<StoredWeight>();
@@ -448,7 +489,7 @@ void AddMatMuls(std::vector<KernelCase>& cases) {
       for (const int64_t rows : {1, 4, 8, 16, 32, 64, 256, 512}) {
         cases.push_back({fmt::format("matmul/{}/{}x{}/rows:{}", name, shape.n, shape.k, rows),
                          [=, format = format](Ops& ops) {
-                           return MakeMatMul(ops, format, shape.n, shape.k, 1, rows, kColdBytes);
+                           return MakeColdMatMul(ops, format, shape.n, shape.k, 1, rows);
                          }});
       }
     }
@@ -459,7 +500,7 @@ void AddMatMuls(std::vector<KernelCase>& cases) {
     for (const int64_t rows : {1, 2, 4, 16, 64}) {
       cases.push_back({fmt::format("experts/{}/8 of 1408x2048/rows:{}", name, rows),
                        [=, format = format](Ops& ops) {
-                         return MakeMatMul(ops, format, 1408, 2048, 8, rows, kColdBytes);
+                         return MakeColdMatMul(ops, format, 1408, 2048, 8, rows);
                        }});
     }
   }

@@ -12,9 +12,6 @@
 namespace tern {
 namespace {
 
-// More than a second-level cache and the part of a third that a machine's share of it is likely to
-// be; weights of a model come by turns as these do.
-constexpr int64_t kColdBytes = int64_t{96} << 20;
 constexpr double kMeasureS = 0.05;
 constexpr int64_t kMostPositions = int64_t{1} << 16;  // of all sequences
 
@@ -54,9 +51,13 @@ double MeasuredKernels::MatMul(const WeightGroup& weights, double rows) {
   const int64_t n = RoundUp(weights.rows, 16), k = RoundUp(weights.columns, 32);
   const auto [known, is_new] = products_.try_emplace({weights.format, n, k, whole}, 0);
   if (!is_new) return known->second;
-  const Result<KernelRun> made = MakeMatMul(ops_, weights.format, n, k, 1, whole, kColdBytes);
-  if (!made.ok()) return 0;
-  const double seconds = Seconds(made->run) - RegionSeconds();
+  const auto [packed, unpacked] = weights_.try_emplace({weights.format, n, k});
+  if (unpacked) {
+    Result<ColdWeights> made = MakeWeights(ops_, weights.format, n, k, 1, kColdBytes);
+    if (made.ok()) packed->second = *std::move(made);
+  }
+  if (packed->second == nullptr) return 0;
+  const double seconds = Seconds(MakeMatMul(ops_, packed->second, 1, whole).run) - RegionSeconds();
   return known->second = 2.0 * static_cast<double>(whole * n * k) / std::max(seconds, 1e-9);
 }
 

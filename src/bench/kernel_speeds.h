@@ -1,15 +1,18 @@
 // MeasuredKernels: how fast this machine's kernels are on operands that no cache holds: what
 // `tern plan` needs to know besides memory's speed, which few kernels reach. Each figure is
 // measured when it is first asked for, on made-up operands of the model's shapes; the model is not
-// run. Owner: the command. Thread: the caller's, and the pool's of `ops`.
+// run. It keeps weights of each format and size that was asked for, at least kColdBytes of each.
+// Owner: the command. Thread: the caller's, and the pool's of `ops`.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 #include "engine/speed_plan.h"
 #include "kernels/ops.h"
@@ -46,7 +49,11 @@ class MeasuredKernels final : public KernelSpeeds {
   double region_s_ = 0;
   std::map<int64_t, double> rest_of_;  // by rows
   std::map<std::tuple<std::string, int64_t, int64_t, int64_t>, double>
-      products_;                                                // format, n, k, rows
+      products_;  // format, n, k, rows
+  // What `products_` multiplies, format, n, k; null: there are no such.
+  std::map<std::tuple<std::string, int64_t, int64_t>,
+           std::shared_ptr<const std::vector<PackedMatrix>>>
+      weights_;
   std::map<std::pair<int64_t, int64_t>, double> attention_of_;  // batch, positions
 };
 
