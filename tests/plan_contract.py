@@ -18,7 +18,8 @@ def run(command, *options):
 
 def plan(*options):
     code, out, err = run("plan", *options, "--json")
-    assert code == 0 and err == "", (options, err)
+    # What takes more than two seconds says how far it is.
+    assert code == 0 and re.fullmatch(r"((loading .*|measuring kernels): \d+ of \d+ .*\n)*", err), (options, err)
     return json.loads(out)
 
 
@@ -125,6 +126,20 @@ step = host["decode"][0]  # flags: two limits alone
 assert step["other_seconds"] == 0, step
 within(1e-9, step["seconds"], max(step["weight_bytes"] / 10e9, step["weight_operations"] / 100e9) +
        max(step["attention_bytes"] / 10e9, step["attention_operations"] / 100e9))
+prompt = host["prefill"][0]
+assert prompt["weight_seconds"] > 0 and prompt["attention_seconds"] > 0 and prompt["other_seconds"] == 0, prompt
+within(1e-9, prompt["weight_seconds"] + prompt["attention_seconds"], prompt["seconds"])
+# --flops alone stands for all kernels: 1M operations a second are less than any memory would allow.
+slow = plan(*tiny, "--flops", "1M", "--arithmetic-efficiency", "0.5")
+assert slow["machine"]["limits_from"] == "memory measured here; --flops", slow["machine"]
+step = slow["decode"][0]
+assert step["other_seconds"] == 0 and step["weights_bound_by"] == "arithmetic", step
+within(1e-9, step["weight_seconds"], step["weight_operations"] / 0.5e6)
+# --bandwidth alone: kernels are measured, and --arithmetic-efficiency counts for them.
+slow = plan(*tiny, "--bandwidth", "1TB/s", "--arithmetic-efficiency", "0.001", "--context-length", "64", "--batch", "1")
+assert slow["machine"]["limits_from"].startswith("--bandwidth; the rest measured here"), slow["machine"]
+step = slow["decode"][0]
+assert step["other_seconds"] > 0 and step["weights_bound_by"] == step["attention_bound_by"] == "arithmetic", step
 
 # A GGUF file's own tensors count, as `inspect` counts them.
 gguf = "tests/data/gguf/deepseek2.gguf"

@@ -6,6 +6,7 @@
 #include <charconv>
 #include <cmath>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -23,6 +24,7 @@
 #include "cmd/disaggregation_options.h"
 #include "cmd/load.h"
 #include "cmd/plan_report.h"
+#include "cmd/progress_bar.h"
 #include "cmd/serving.h"
 #include "engine/engine.h"
 #include "engine/local_plan.h"
@@ -129,10 +131,14 @@ OptionTable PlanTable(PlanOptions& o) {
   table.Add("--threads", &o.threads, "N", "of this machine; 0: all")
       .Range(0, 4096)
       .Group("Machine");
-  table.Add("--bandwidth-efficiency", &o.bandwidth_efficiency, "X", "share of --bandwidth reached")
+  table
+      .Add("--bandwidth-efficiency", &o.bandwidth_efficiency, "X",
+           "share of --bandwidth, or of the speed measured here, reached")
       .Range(0.001, 1)
       .Group("Free parameters");
-  table.Add("--arithmetic-efficiency", &o.arithmetic_efficiency, "X", "share of --flops reached")
+  table
+      .Add("--arithmetic-efficiency", &o.arithmetic_efficiency, "X",
+           "share of --flops, or of the speeds measured here, reached")
       .Range(0.001, 1)
       .Group("Free parameters");
   table.Add("--price", &o.price, "X", "of an hour of all devices, in any currency")
@@ -279,6 +285,15 @@ Result<LoadOptions> LoadOptionsOf(const std::string& path, const std::string& re
   return load;
 }
 
+Result<std::unique_ptr<Model>> LoadWithProgress(const std::string& path, Ops& ops,
+                                                LoadOptions load) {
+  ProgressBar bar("loading " + path, "bytes");
+  load.progress = [&bar](uint64_t done, uint64_t total) {
+    bar.Update(static_cast<int64_t>(done), static_cast<int64_t>(total));
+  };
+  return LoadModel(path, ops, load);
+}
+
 std::string PrefillPathOf(const PlanOptions& o) {
   return o.disaggregation.prefill_model_path.empty() ? o.path : o.disaggregation.prefill_model_path;
 }
@@ -292,7 +307,7 @@ Status PlanBoth(const PlanOptions& o, Ops& ops, const Model& model, uint64_t ava
   const std::string path = PrefillPathOf(o);
   TERN_ASSIGN_OR_RETURN(LoadOptions load, LoadOptionsOf(path, PrefillRecipeOf(o)));
   load.shared = shared;
-  TERN_ASSIGN_OR_RETURN(const auto prefill, LoadModel(path, ops, load));
+  TERN_ASSIGN_OR_RETURN(const auto prefill, LoadWithProgress(path, ops, load));
   TERN_ASSIGN_OR_RETURN(const EngineOptions options,
                         PrefillEngineOptions(o.disaggregation, o.engine, prefill->info()));
   PrefillPool pool = {.path = path,
@@ -330,7 +345,7 @@ Status PlanHost(PlanOptions& o, Host* host, PlanReport* report) {
       load.format == LoadFormat::kDummy ? LoadDummyTokenizer(o.path) : LoadTokenizer(o.path);
   const uint64_t heap = ResidentBytes() - ResidentFileBytes();
   {
-    TERN_ASSIGN_OR_RETURN(const auto model, LoadModel(o.path, *ops, load));
+    TERN_ASSIGN_OR_RETURN(const auto model, LoadWithProgress(o.path, *ops, load));
     TERN_ASSIGN_OR_RETURN(o.engine.kv_format,
                           ChooseKvFormat(o.kv_cache_dtype, model->info(), local));
     if (local) {
@@ -354,36 +369,87 @@ Status PlanHost(PlanOptions& o, Host* host, PlanReport* report) {
   if (limits.operations_per_s == 0) {
     limits.operations_per_s = std::max(measured.bf16.best, measured.f32.best);
   }
+  // A rate that is given stands for all kernels, in decode as in prefill.
+  if (!o.flops.empty()) {
+    report->limits_from = "memory measured here; --flops";
+    return OkStatus();
+  }
+  report->limits_from = o.bandwidth.empty()
+                            ? "measured here; decode by its kernels' speeds"
+                            : "--bandwidth; the rest measured here, decode by its kernels' speeds";
   host->kernels = std::make_unique<MeasuredKernels>(
       *ops, PlannedLayerOf(report->model.config, o.engine.kv_format));
   limits.kernels = host->kernels.get();
-  report->limits_from = "measured here; flags win";
   return OkStatus();
+}
+
+// Kernels that say how many of `questions` they have answered: each may take a while.
+class AskedKernels final : public KernelSpeeds {
+ public:
+  AskedKernels(KernelSpeeds& kernels, int64_t questions)
+      : kernels_(kernels), questions_(questions), bar_("measuring kernels", "figures") {}
+
+  double MatMul(const WeightGroup& weights, double rows) override {
+    return Answered(kernels_.MatMul(weights, rows));
+  }
+  double Attention(int64_t batch, int64_t positions) override {
+    return Answered(kernels_.Attention(batch, positions));
+  }
+  double RestOfLayer(int64_t rows) override { return Answered(kernels_.RestOfLayer(rows)); }
+  double RegionSeconds() override { return Answered(kernels_.RegionSeconds()); }
+
+  // What DecodeStep asks besides one question for each group of weights.
+  static constexpr int64_t kOfAStep = 3;
+
+ private:
+  double Answered(double figure) {
+    bar_.Update(++answered_, questions_);
+    return figure;
+  }
+
+  KernelSpeeds& kernels_;
+  const int64_t questions_;
+  int64_t answered_ = 0;
+  ProgressBar bar_;
+};
+
+void PlanDecode(const PlanOptions& o, PlanReport* report) {
+  SpeedMachine limits = report->limits;
+  const SpeedModel& speed = report->model.speed;
+  const auto replicas = static_cast<double>(report->replicas());
+  const int64_t context = report->memory.context_length;
+  int64_t most = o.batch > 0 ? o.batch : std::max<int64_t>(report->memory.full_contexts, 1);
+  if (report->host && o.batch == 0) most = std::min(most, o.engine.max_running_requests);
+  std::vector<int64_t> batches;
+  for (int64_t batch = 1; batch < most; batch *= 2) batches.push_back(batch);
+  batches.push_back(most);
+  std::optional<AskedKernels> kernels;
+  if (limits.kernels != nullptr) {
+    const auto of_a_step = static_cast<int64_t>(speed.groups.size()) + AskedKernels::kOfAStep;
+    kernels.emplace(*limits.kernels, static_cast<int64_t>(batches.size()) * of_a_step);
+    limits.kernels = &*kernels;
+  }
+  for (const int64_t batch : batches) {
+    PlanPoint point{.batch = batch, .tokens = context};
+    point.cost = DecodeStep(speed, limits, batch, context);
+    point.tokens_per_s = replicas * static_cast<double>(batch) / point.cost.seconds;
+    report->curve.push_back(point);
+  }
+  report->decode.push_back(report->curve.front());
+  if (most > 1) report->decode.push_back(report->curve.back());
 }
 
 void PlanSpeed(const PlanOptions& o, PlanReport* report) {
   const SpeedMachine& limits = report->limits;
   if (limits.bytes_per_s == 0 || limits.operations_per_s == 0) return;
-  const SpeedModel& speed = report->model.speed;
-  const auto replicas = static_cast<double>(report->replicas());
+  PlanDecode(o, report);
   const int64_t context = report->memory.context_length;
-  const auto decode = [&](int64_t batch) {
-    PlanPoint point{.batch = batch, .tokens = context};
-    point.cost = DecodeStep(speed, limits, batch, context);
-    point.tokens_per_s = replicas * static_cast<double>(batch) / point.cost.seconds;
-    return point;
-  };
-  int64_t most = o.batch > 0 ? o.batch : std::max<int64_t>(report->memory.full_contexts, 1);
-  if (report->host && o.batch == 0) most = std::min(most, o.engine.max_running_requests);
-  for (int64_t batch = 1; batch < most; batch *= 2) report->curve.push_back(decode(batch));
-  report->curve.push_back(decode(most));
-  report->decode.push_back(decode(1));
-  if (most > 1) report->decode.push_back(decode(most));
   const int64_t prompt = o.prompt_tokens > 0 ? o.prompt_tokens : std::min<int64_t>(context, 4096);
   PlanPoint prefill{.tokens = prompt};
-  prefill.cost = PrefillPrompt(report->prefill_speed ? *report->prefill_speed : speed, limits,
-                               prompt, o.engine.chunked_prefill_size);
-  prefill.tokens_per_s = replicas * static_cast<double>(prompt) / prefill.cost.seconds;
+  prefill.cost = PrefillPrompt(report->prefill_speed ? *report->prefill_speed : report->model.speed,
+                               limits, prompt, o.engine.chunked_prefill_size);
+  prefill.tokens_per_s =
+      static_cast<double>(report->replicas()) * static_cast<double>(prompt) / prefill.cost.seconds;
   report->prefill.push_back(prefill);
 }
 

@@ -39,7 +39,7 @@ struct PlanReport {
   std::string machine;      // in words
   int64_t gpus = 1;         // devices in all; replicas = gpus / model.tp
   SpeedMachine limits;      // of one rank; 0: not known
-  std::string limits_from;  // "--bandwidth and --flops", "measured here"
+  std::string limits_from;  // "--bandwidth and --flops", "memory measured here; --flops"
   double mem_fraction_static = 0;
   uint64_t reserve_bytes = 0;
   bool kv_memory_given = false;

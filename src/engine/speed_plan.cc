@@ -44,24 +44,23 @@ GroupWork WorkOf(const SpeedModel& m, const WeightGroup& group, double rows) {
 void TakeKernelTime(const SpeedModel& m, const SpeedMachine& machine, int64_t batch,
                     int64_t positions, StepCost* cost) {
   const double bandwidth = machine.bytes_per_s * machine.bandwidth_efficiency;
-  const double rate = machine.operations_per_s * machine.arithmetic_efficiency;
+  const auto rate_of = [&machine](double kernel) {
+    return (kernel > 0 ? kernel : machine.operations_per_s) * machine.arithmetic_efficiency;
+  };
   KernelSpeeds& kernels = *machine.kernels;
-  double rest = cost->weight_bytes, reading = 0;
-  cost->weight_seconds = 0;
+  double rest = cost->weight_bytes, by_memory = 0, by_arithmetic = 0;
   for (const WeightGroup& group : m.groups) {
     const GroupWork work = WorkOf(m, group, static_cast<double>(batch));
-    const double kernel = kernels.MatMul(group, work.rows);
     const double read = work.bytes / bandwidth;
-    cost->weight_seconds += std::max(read, work.operations / (kernel > 0 ? kernel : rate));
-    reading += read;
+    const double compute = work.operations / rate_of(kernels.MatMul(group, work.rows));
+    (read >= compute ? by_memory : by_arithmetic) += std::max(read, compute);
     rest -= work.bytes;
   }
-  cost->weight_seconds += std::max(rest, 0.0) / bandwidth;
-  reading += std::max(rest, 0.0) / bandwidth;
-  cost->weights_bound_by_memory = cost->weight_seconds < 2 * reading;
-  const double attention = kernels.Attention(batch, positions);
+  by_memory += std::max(rest, 0.0) / bandwidth;
+  cost->weight_seconds = by_memory + by_arithmetic;
+  cost->weights_bound_by_memory = by_memory >= by_arithmetic;
   const double read = cost->attention_bytes / bandwidth;
-  const double compute = cost->attention_operations / (attention > 0 ? attention : rate);
+  const double compute = cost->attention_operations / rate_of(kernels.Attention(batch, positions));
   cost->attention_seconds = std::max(read, compute);
   cost->attention_bound_by_memory = read >= compute;
   cost->other_seconds = m.regions * kernels.RegionSeconds() +
@@ -141,6 +140,9 @@ StepCost PrefillPrompt(const SpeedModel& m, const SpeedMachine& machine, int64_t
     sum.attention_bytes += cost.attention_bytes;
     sum.attention_operations += cost.attention_operations;
     sum.seconds += cost.seconds;
+    sum.weight_seconds += cost.weight_seconds;
+    sum.attention_seconds += cost.attention_seconds;
+    sum.other_seconds += cost.other_seconds;
     sum.weights_bound_by_memory = cost.weights_bound_by_memory;
     sum.attention_bound_by_memory = cost.attention_bound_by_memory;
   }

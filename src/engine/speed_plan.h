@@ -64,7 +64,8 @@ class KernelSpeeds {
   virtual double RegionSeconds() = 0;
 };
 
-// One rank's machine. The efficiencies are free parameters: which share of a limit is reached.
+// One rank's machine. The efficiencies are free parameters: which share of a limit is reached, of
+// kernels' speeds too.
 struct SpeedMachine {
   double bytes_per_s = 0, operations_per_s = 0;
   double bandwidth_efficiency = 1, arithmetic_efficiency = 1;
@@ -74,8 +75,11 @@ struct SpeedMachine {
 struct StepCost {
   double weight_bytes = 0, weight_operations = 0;
   double attention_bytes = 0, attention_operations = 0;  // of cache rows
-  double seconds = 0;  // weights and attention one after the other, each at its own limit
+  // Weights, attention and, where kernels are known, all else one after the other, the first two at
+  // their own limits.
+  double seconds = 0;
   double weight_seconds = 0, attention_seconds = 0, other_seconds = 0;  // of these
+  // What most of the time is spent on, by groups of weights where kernels are known.
   bool weights_bound_by_memory = false, attention_bound_by_memory = false;
 };
 

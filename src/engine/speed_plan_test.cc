@@ -81,6 +81,10 @@ TEST(SpeedPlan, PrefillExpandsEveryPositionOncePerChunk) {
   EXPECT_DOUBLE_EQ(cost.attention_operations, 2 * 55 * model.prefill_products);
   EXPECT_DOUBLE_EQ(cost.attention_bytes, 22 * model.row_bytes);
   EXPECT_DOUBLE_EQ(cost.weight_bytes, 3 * model.kv_up_bytes);
+  // Reading takes 1.02 s of each pass; 2 * 10 * 512 million operations take 10 ms.
+  EXPECT_NEAR(cost.weight_seconds, 3 * model.kv_up_bytes / 1e9, 1e-9);
+  EXPECT_GT(cost.attention_seconds, 0);
+  EXPECT_NEAR(cost.weight_seconds + cost.attention_seconds, cost.seconds, 1e-9);
 }
 
 TEST(SpeedPlan, SparseAttentionStopsGrowingAtItsLimit) {
@@ -145,11 +149,29 @@ TEST(SpeedPlan, EachGroupOfWeightsWaitsForMemoryOrItsKernel) {
   EXPECT_NEAR(one.other_seconds, 0.1 + 5 * 0.02, 1e-9);
   EXPECT_NEAR(one.seconds, 4.8, 1e-9);
   EXPECT_FALSE(one.attention_bound_by_memory);
+  EXPECT_FALSE(one.weights_bound_by_memory);  // 2 s of 2.6
   // Two rows: twice the operations of the first group; attention's are twice as fast.
   EXPECT_NEAR(DecodeStep(model, machine, 2, 100).seconds, 4.0 + 0.5 + 0.1 + 2.0 + 0.1 + 0.2, 1e-9);
   // Half of the bandwidth: the head takes a second.
   machine.bandwidth_efficiency = 0.5;
   EXPECT_NEAR(DecodeStep(model, machine, 1, 100).weight_seconds, 2.0 + 1.0 + 0.2, 1e-9);
+  // Half of the kernels' speeds.
+  machine.arithmetic_efficiency = 0.5;
+  EXPECT_NEAR(DecodeStep(model, machine, 1, 100).weight_seconds, 4.0 + 1.0 + 0.2, 1e-9);
+  EXPECT_NEAR(DecodeStep(model, machine, 1, 100).attention_seconds, 4.0, 1e-9);
+}
+
+TEST(SpeedPlan, WeightsAreBoundByWhatMostOfTheirTimeIsSpentOn) {
+  // A kernel takes 1.2 s for what is read in one; reading the rest takes 0.3 s.
+  const SpeedModel model = {.weight_bytes = 1.3e9,
+                            .groups = {{.format = "slow", .bytes = 1e9, .products = 0.3e9},
+                                       {.format = "fast", .bytes = 0.3e9, .products = 0.25e9}}};
+  FakeKernels kernels;
+  SpeedMachine machine = kMachine;
+  machine.kernels = &kernels;
+  const StepCost cost = DecodeStep(model, machine, 1, 100);
+  EXPECT_NEAR(cost.weight_seconds, 1.2 + 0.3, 1e-9);
+  EXPECT_FALSE(cost.weights_bound_by_memory);
 }
 
 TEST(SpeedPlan, AnExpertMeetsTheRowsThatChoseIt) {
