@@ -214,7 +214,7 @@ def test_a_worker_stops_and_goes_on(stopped, victim, make_pair, want):
     pair.wait_idle()
 
 
-def test_stale_bytes_of_a_stopped_prefill_land_nowhere(make_pair):
+def test_stale_bytes_of_a_stopped_prefill_land_nowhere(make_pair, want):
     """Over TCP: decode has pages for one long request at a time. While the prefill worker that was to
     fill them stands still, another fills them; when the first goes on, the second's answer is right."""
     pair = make_pair(prefill=SLOW, decode=("--max-total-tokens", "3520", "--kv-integrity", "sealed"))
@@ -223,9 +223,9 @@ def test_stale_bytes_of_a_stopped_prefill_land_nowhere(make_pair):
     other.prefill = tiny(*PREFILL_OPTIONS, "--disaggregation-bootstrap-port", str(other.bootstrap_port),
                          *ALIKE, *HEARTBEAT).wait_ready()
     alone = tiny(*ALIKE).wait_ready()
-    try:
-        second = LONG_PROMPT[::-1]
-        want = httpx.post(alone.url + "/generate", json=body(second, 400), timeout=60).json()["output_ids"]
+    second = LONG_PROMPT[::-1]
+
+    def goes_on_while_the_second_decodes(second_want):
         victim = Legs(pair, LONG_PROMPT, 4)
         wait_until(lambda: transferring(pair) and pair.decode.stats()["num_used_tokens"] >= 2900)
         time.sleep(0.1)  # some pages are on their way
@@ -234,15 +234,27 @@ def test_stale_bytes_of_a_stopped_prefill_land_nowhere(make_pair):
         try:
             victim.fails("decode", since, VICTIM_S)
             legs = Legs(other, second, 400)
-            wait_until(lambda: not transferring(pair) and pair.decode.stats()["num_running_reqs"] == 1)
+            wait_until(lambda: "decode" in legs.ended
+                       or (not transferring(pair) and pair.decode.stats()["num_running_reqs"] == 1))
         finally:
             pair.prefill.process.send_signal(signal.SIGCONT)
         victim.fails("prefill", time.monotonic(), VICTIM_S)
-        assert "decode" not in legs.ended  # it was decoding while the other went on
+        in_time = "decode" not in legs.ended
         _, status, text = legs.wait("decode")
         assert status == 200, text
-        assert json.loads(text)["output_ids"] == want
+        assert json.loads(text)["output_ids"] == second_want
         pair.wait_idle()
+        return in_time
+
+    try:
+        second_want = httpx.post(alone.url + "/generate", json=body(second, 400),
+                                 timeout=60).json()["output_ids"]
+        for _ in range(5):  # on a busy machine the second may be done before it was seen
+            if goes_on_while_the_second_decodes(second_want):
+                return
+            eventually_served(pair, want)
+            pair.wait_idle()
+        raise AssertionError("the second was always done before the first went on")
     finally:
         other.prefill.kill()
         alone.kill()

@@ -152,20 +152,29 @@ def served_by(workers, router, requests):
 
 
 def all_go_to_the_second(workers, router):
-    """From when the router has seen the load of the first."""
+    """From when the router has seen the load of the first; a poll may find that one between two
+    requests. Of 24 that went by chance, 20 or more do so once in 1,300 times."""
     deadline = time.monotonic() + 30
     while served_by(workers, router, 12)[1] < 12:
         assert time.monotonic() < deadline
-    assert served_by(workers, router, 12)[1] == 12  # once in many tries may be chance
+    assert served_by(workers, router, 24)[1] >= 20
 
 
-@pytest.mark.parametrize("kind,options", [("sr", []), ("smg", ["--load-monitor-interval", "1"])])
-def test_power_of_two_takes_the_worker_with_less_to_do(kind, options, workers):
-    """sglang-router polls /get_load, smg /v1/loads."""
-    router = routed(kind, workers, "--policy", "power_of_two", *options)
+def test_power_of_two_takes_the_worker_with_less_to_do(workers):
+    """sglang-router polls /get_load."""
+    router = routed("sr", workers, "--policy", "power_of_two")
     try:
         with kept_busy(workers[0]):
             all_go_to_the_second(workers, router)
+    finally:
+        router.kill()
+
+
+def test_power_of_two_of_smg_serves(workers):
+    """It counts its own requests, so that which worker takes one of a single client is chance."""
+    router = routed("smg", workers, "--policy", "power_of_two")
+    try:
+        assert sum(served_by(workers, router, 12)) == 12
     finally:
         router.kill()
 
