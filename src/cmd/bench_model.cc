@@ -7,7 +7,7 @@
 #include <numeric>
 
 #include "checkpoint/checkpoint.h"
-#include "cmd/progress_bar.h"
+#include "cmd/load_model.h"
 #include "models/registry.h"
 
 namespace tern {
@@ -31,11 +31,7 @@ Result<std::unique_ptr<LoadedBenchModel>> LoadedBenchModel::Load(const ModelOpti
   LoadOptions load;
   TERN_ASSIGN_OR_RETURN(load.format, LoadFormatNamed(options.load_format));
   TERN_ASSIGN_OR_RETURN(load.dummy_recipe, WeightRecipeNamed(options.dummy_recipe));
-  ProgressBar bar("loading " + options.model_path, "bytes");
-  load.progress = [&bar](uint64_t done, uint64_t total) {
-    bar.Update(static_cast<int64_t>(done), static_cast<int64_t>(total));
-  };
-  TERN_ASSIGN_OR_RETURN(result->model_, LoadModel(options.model_path, ops, load));
+  TERN_ASSIGN_OR_RETURN(result->model_, LoadWithProgress(options.model_path, ops, load));
   result->page_tokens_ = options.engine.page_tokens;
   TERN_ASSIGN_OR_RETURN(result->kv_bf16_layers_, ParseKvBf16Layers(options.kv_bf16_layers));
   const ModelInfo& info = result->model_->info();

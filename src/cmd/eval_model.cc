@@ -7,8 +7,8 @@
 #include "base/file.h"
 #include "cmd/hand_off_logits.h"
 #include "cmd/load.h"
+#include "cmd/load_model.h"
 #include "cmd/local_engines.h"
-#include "cmd/progress_bar.h"
 #include "models/registry.h"
 #include "models/single_sequence.h"
 
@@ -69,11 +69,7 @@ Result<std::unique_ptr<EvalModel>> EvalModel::Load(const ModelOptions& options,
   load.precision = reference ? Precision::kReference : Precision::kProduction;
   TERN_ASSIGN_OR_RETURN(load.format, LoadFormatNamed(options.load_format));
   TERN_ASSIGN_OR_RETURN(load.dummy_recipe, WeightRecipeNamed(options.dummy_recipe));
-  ProgressBar bar("loading " + options.model_path, "bytes");
-  load.progress = [&bar](uint64_t done, uint64_t total) {
-    bar.Update(static_cast<int64_t>(done), static_cast<int64_t>(total));
-  };
-  TERN_ASSIGN_OR_RETURN(eval->model_, LoadModel(options.model_path, ops, load));
+  TERN_ASSIGN_OR_RETURN(eval->model_, LoadWithProgress(options.model_path, ops, load));
   eval->kv_format_ = KvFormat::kF32;
   if (!reference || options.kv_cache_dtype != "auto") {
     TERN_ASSIGN_OR_RETURN(eval->kv_format_,

@@ -23,6 +23,7 @@
 #include "cmd/commands.h"
 #include "cmd/disaggregation_options.h"
 #include "cmd/load.h"
+#include "cmd/load_model.h"
 #include "cmd/plan_report.h"
 #include "cmd/progress_bar.h"
 #include "cmd/serving.h"
@@ -283,15 +284,6 @@ Result<LoadOptions> LoadOptionsOf(const std::string& path, const std::string& re
   load.format = files && recipe.empty() ? LoadFormat::kAuto : LoadFormat::kDummy;
   TERN_ASSIGN_OR_RETURN(load.dummy_recipe, WeightRecipeNamed(recipe.empty() ? "config" : recipe));
   return load;
-}
-
-Result<std::unique_ptr<Model>> LoadWithProgress(const std::string& path, Ops& ops,
-                                                LoadOptions load) {
-  ProgressBar bar("loading " + path, "bytes");
-  load.progress = [&bar](uint64_t done, uint64_t total) {
-    bar.Update(static_cast<int64_t>(done), static_cast<int64_t>(total));
-  };
-  return LoadModel(path, ops, load);
 }
 
 std::string PrefillPathOf(const PlanOptions& o) {
