@@ -357,12 +357,15 @@ void PdSession::Send(std::vector<std::byte> frame, int64_t now_us) {
   Queue(std::move(frame), now_us);
 }
 
-std::span<const std::byte> PdSession::Output() const {
+std::span<const std::byte> PdSession::Output() {
   if (output_.empty()) return {};
+  lent_ = true;
   return std::span(output_.front()).subspan(written_);
 }
 
 void PdSession::OnWritten(size_t bytes, int64_t now_us) {
+  lent_ = false;
+  last_lent_ = {};
   if (output_.empty()) return;
   write_since_us_ = now_us;
   written_ += bytes;
@@ -385,8 +388,8 @@ void PdSession::Refuse(PdCode code, const Status& why) {
   lingers_ = true;
   std::vector<std::byte> frame =
       EncodePdFrame({.type = PdFrameType::kRefuse}, PdEnd{code, why.message()});
-  // Only the frame that is half written, if one is, and then this.
-  while (output_.size() > (written_ > 0 ? 1u : 0u)) output_.pop_back();
+  // Only the frame whose writing has begun, if one's has, and then this.
+  while (output_.size() > (lent_ || written_ > 0 ? 1u : 0u)) output_.pop_back();
   if (open()) {
     Send(std::move(frame), last_in_us_);
   } else {
@@ -402,6 +405,7 @@ void PdSession::Close(Status why) {
 }
 
 void PdSession::OnClosed(Status why) {
+  if (lent_ && !output_.empty()) last_lent_ = std::move(output_.front());
   output_.clear();
   written_ = 0;
   lingers_ = false;

@@ -61,8 +61,9 @@ class PdSession {
   std::span<std::byte> ReadBuffer();
   // So many have been put there.
   void OnRead(size_t bytes, int64_t now_us);
-  // Bytes to write; empty: nothing now. Valid until OnWritten.
-  std::span<const std::byte> Output() const;
+  // Bytes to write; empty: nothing now. They stay where they are until OnWritten, whatever ends the
+  // session meanwhile: a transport may be writing them.
+  std::span<const std::byte> Output();
   void OnWritten(size_t bytes, int64_t now_us);
   // Whole frames not yet taken by OnWritten, for transports that carry frames.
   size_t queued_frames() const { return output_.size(); }
@@ -144,7 +145,9 @@ class PdSession {
   bool unwanted_ = false;   // it is a page that the filter does not want
 
   std::deque<std::vector<std::byte>> output_;
-  size_t written_ = 0;  // of the first of output_
+  size_t written_ = 0;                // of the first of output_
+  bool lent_ = false;                 // Output has given it out
+  std::vector<std::byte> last_lent_;  // what was lent when the connection broke
   std::deque<PdIncoming> incoming_;
   int64_t opened_us_, last_in_us_, last_out_us_, write_since_us_;
   PdSessionStats stats_;

@@ -144,6 +144,45 @@ TEST(PdSession, EveryFlippedBitIsSeen) {
   }
 }
 
+// A transport is writing a frame when the session ends, by a bad frame of the peer's or because the
+// connection broke: the bytes it was given stay, and what it says it wrote is taken as that
+// frame's.
+TEST(PdSession, BytesThatAreBeingWrittenOutliveItsEnd) {
+  auto golden = GoldenFrames();
+  std::vector<std::byte> bad = golden["secret_done"];
+  bad.back() ^= std::byte{1};
+  for (const bool refuses : {true, false}) {
+    PdSession sender = Make(SenderOptions(), nullptr);
+    Feed(sender, golden["secret_hello"]);
+    Take(sender);
+    Feed(sender, golden["secret_confirm"]);
+    ASSERT_TRUE(sender.open());
+    const std::string reason(3000, 'x');  // longer than a REFUSE
+    for (int i = 0; i < 2; ++i) {
+      sender.Send(EncodePdFrame({.type = PdFrameType::kAbort, .generation = 1, .room = 2},
+                                PdEnd{PdCode::kCancelled, reason}),
+                  0);
+    }
+    const auto writing = sender.Output();
+    const std::vector<std::byte> before(writing.begin(), writing.end());
+    if (refuses) {
+      Feed(sender, bad);
+    } else {
+      sender.OnClosed({StatusCode::kUnavailable, "broken"});
+    }
+    ASSERT_TRUE(sender.closed());
+    EXPECT_TRUE(std::equal(writing.begin(), writing.end(), before.begin(), before.end()));
+    sender.OnWritten(writing.size(), 0);
+    const auto rest = Take(sender);
+    if (refuses) {
+      ASSERT_GT(rest.size(), kPdHeaderBytes);
+      EXPECT_EQ(rest[6], std::byte{static_cast<uint8_t>(PdFrameType::kRefuse)});
+    } else {
+      EXPECT_TRUE(rest.empty());
+    }
+  }
+}
+
 TEST(PdSession, HeartbeatsAndTimeouts) {
   All filter;
   PdSession receiver = Make(ReceiverOptions(""), &filter),

@@ -24,7 +24,8 @@ struct Connection {
   int process[2] = {};
   std::vector<Due> to[2];
   bool engine_closed[2] = {};
-  bool offered = false;  // the sender's transport has had it
+  size_t writing[2] = {};  // bytes of the frame whose writing has begun, from this side
+  bool offered = false;    // the sender's transport has had it
 };
 
 }  // namespace
@@ -49,12 +50,19 @@ struct VirtualNetwork::State {
 
   bool Collect(Connection& connection, int side) {
     PdSession& session = *connection.session[side];
-    bool moved = false;
-    while (session.queued_frames() > 0) {
+    size_t& writing = connection.writing[side];
+    bool moved = writing > 0;
+    if (writing > 0) session.OnWritten(std::exchange(writing, 0), clock.NowUs());
+    while (session.queued_frames() > 0 && writing == 0) {
       moved = true;
       const auto output = session.Output();
       std::vector<std::byte> frame(output.begin(), output.end());
-      session.OnWritten(output.size(), clock.NowUs());
+      // As over TCP, an end may come between a write and the word that it is done.
+      if (session.queued_frames() == 1) {
+        writing = output.size();
+      } else {
+        session.OnWritten(output.size(), clock.NowUs());
+      }
       const VirtualFate fate = policy(side == 0, &frame);
       for (int copy = 0; copy < fate.copies; ++copy) {
         Due due{.at_us = clock.NowUs() + fate.delay_us + copy * fate.copy_delay_us,

@@ -20,6 +20,11 @@ needs_smollm2 = pytest.mark.skipif(
     reason="scripts/fetch_smollm2.sh has not fetched the model")
 
 
+def seconds_of(task):
+    fields = (task / "stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 class Server:
     def __init__(self, *options, model=MODEL, name="smollm2", port="0", prefix=()):
         self.log_file = tempfile.NamedTemporaryFile("w+", suffix=".log")
@@ -49,12 +54,15 @@ class Server:
     def stats(self):
         return httpx.get(self.url + "/server_info").json()["internal_states"][0]
 
+    def cpu_seconds(self):
+        """User and system time of the process so far."""
+        return seconds_of(pathlib.Path(f"/proc/{self.process.pid}"))
+
     def network_seconds(self):
         """User and system time of the network thread so far."""
         for task in pathlib.Path(f"/proc/{self.process.pid}/task").iterdir():
             if (task / "comm").read_text() == "tern-net\n":
-                fields = (task / "stat").read_text().rsplit(")", 1)[1].split()
-                return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+                return seconds_of(task)
         raise AssertionError("no thread is called tern-net")
 
     def wait_idle(self, timeout):

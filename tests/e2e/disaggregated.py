@@ -25,13 +25,14 @@ class Pair:
         self.prefill.wait_ready()
         self.decode.wait_ready()
 
-    def new_prefill(self, *options, port="0", make=None):
+    def new_prefill(self, *options, port=None, make=None):
         return (make or self.make)(*PREFILL_OPTIONS, "--disaggregation-bootstrap-port",
                                    str(self.bootstrap_port), *self.options, *self.prefill_options,
-                                   *options, port=port)
+                                   *options, port=port or str(free_port()))
 
-    def new_decode(self, *options, port="0"):
-        return self.make_decode(*DECODE_OPTIONS, *self.options, *self.decode_options, *options, port=port)
+    def new_decode(self, *options, port=None):
+        return self.make_decode(*DECODE_OPTIONS, *self.options, *self.decode_options, *options,
+                                port=port or str(free_port()))
 
     def router(self, kind, *options):
         self.routers.append(Router(

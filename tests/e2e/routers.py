@@ -1,5 +1,6 @@
 """Starts the real routers, sglang-router (`sr`) and smg, in front of tern's workers."""
 import pathlib
+import random
 import socket
 import subprocess
 import sys
@@ -18,10 +19,23 @@ COMMANDS = {"sr": [sys.executable, "-m", "sglang_router.launch_router"],
 OPTIONS = {"sr": [], "smg": ["--disable-tokenizer-autoload"]}
 
 
+given_ports = set()
+
+
 def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """Below the ports that outgoing connections get: a server that comes back finds its own free."""
+    low = int(pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    while True:
+        port = random.randrange(low // 2, low)
+        if port in given_ports:
+            continue
+        given_ports.add(port)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+                return port
+            except OSError:
+                pass
 
 
 def tiny(*options, path=TINY, **kwargs):

@@ -136,16 +136,28 @@ def wait_until(condition, timeout=10):
         time.sleep(0.005)
 
 
+def queue_of(worker, name):
+    loads = httpx.get(worker.url + "/v1/loads").json()["loads"][0]["disaggregation"]
+    return loads[name]
+
+
 def transferring(pair, requests=1):
-    loads = httpx.get(pair.decode.url + "/v1/loads").json()["loads"][0]["disaggregation"]
-    return loads["decode_transfer_queue_reqs"] >= requests
+    return queue_of(pair.decode, "decode_transfer_queue_reqs") >= requests
+
+
+def under_way(pair, requests):
+    """Both workers have both halves of each, so that either would miss the other."""
+    stats = pair.prefill.stats()
+    return (stats["num_running_reqs"] + stats["num_queue_reqs"] >= requests
+            and queue_of(pair.prefill, "prefill_bootstrap_queue_reqs") == 0
+            and transferring(pair, requests))
 
 
 def test_prefill_is_killed(make_pair, want):
     pair = make_pair(prefill=SLOW)
     is_served(pair, want)
     victims = [Legs(pair, LONG_PROMPT, 4) for _ in range(3)]
-    wait_until(lambda: transferring(pair))
+    wait_until(lambda: under_way(pair, 3))
     port = pair.prefill.url.rsplit(":", 1)[1]
     pair.prefill.process.kill()
     since = time.monotonic()
@@ -163,7 +175,7 @@ def test_prefill_is_killed(make_pair, want):
 def test_decode_is_killed(make_pair, want):
     pair = make_pair(prefill=SLOW)
     victims = [Legs(pair, LONG_PROMPT, 4) for _ in range(3)]
-    wait_until(lambda: transferring(pair))
+    wait_until(lambda: under_way(pair, 3))
     port = pair.decode.url.rsplit(":", 1)[1]
     pair.decode.process.kill()
     since = time.monotonic()
@@ -182,7 +194,7 @@ def test_the_router_is_killed(kind, make_pair, want):
     with concurrent.futures.ThreadPoolExecutor(3) as pool:
         asked = [pool.submit(lambda: router.post("/generate", body(LONG_PROMPT, 4)))
                  for _ in range(3)]
-        wait_until(lambda: transferring(pair))
+        wait_until(lambda: under_way(pair, 3))
         router.process.kill()
         for one in asked:
             assert isinstance(one.exception(), httpx.TransportError)
@@ -198,7 +210,7 @@ def test_a_worker_stops_and_goes_on(stopped, victim, make_pair, want):
     pair = make_pair(prefill=SLOW)
     is_served(pair, want)
     victims = [Legs(pair, LONG_PROMPT, 4) for _ in range(2)]
-    wait_until(lambda: transferring(pair))
+    wait_until(lambda: under_way(pair, 2))
     process = getattr(pair, stopped).process
     process.send_signal(signal.SIGSTOP)
     since = time.monotonic()
@@ -298,7 +310,7 @@ def test_a_worker_dies_behind_a_router(dies, stream, kind, make_pair):
     with concurrent.futures.ThreadPoolExecutor(3) as pool:
         asked = [pool.submit(lambda: router.post("/generate", body(LONG_PROMPT, 4, stream)))
                  for _ in range(3)]
-        wait_until(lambda: transferring(pair, 3))
+        wait_until(lambda: under_way(pair, 3))
         getattr(pair, dies).process.kill()
         since = time.monotonic()
         for one in asked:

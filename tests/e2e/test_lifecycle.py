@@ -107,6 +107,26 @@ def test_sigterm_lets_a_stream_end_and_refuses_new_ones(own_server):
         httpx.get(server.url + "/health")
 
 
+@pytest.mark.parametrize("mode", ["off", "tags"])
+def test_starts_soon_and_rests_when_idle(own_server, mode):
+    """Ready in under 1.5 s, warm and undisturbed: held are 3 s of both cores' work and, of the clock, which others' work
+    stretches, ten times as much. Idle: under 1 % of a core."""
+    start = time.monotonic()
+    server = own_server("--kv-integrity", mode, "--threads", "2").wait_ready()
+    took, used = time.monotonic() - start, server.cpu_seconds()
+    body = {"model": "smollm2", "messages": ask("Say hi."), "max_tokens": 4}
+    httpx.post(server.url + "/v1/chat/completions", json=body, timeout=60).raise_for_status()
+    server.wait_idle(5)
+    time.sleep(0.5)
+    before = server.cpu_seconds()
+    time.sleep(5)
+    idle = (server.cpu_seconds() - before) / 5
+    print(f"ready after {took:.2f} s and {used:.2f} s of CPU; idle {idle * 100:.2f} % of a core")
+    assert used < 3
+    assert took < 15
+    assert idle < 0.01
+
+
 def test_drain_timeout_and_second_signal(own_server):
     server = own_server("--drain-timeout", "1").wait_ready()
     sock = raw_request(server, LONG)

@@ -131,7 +131,7 @@ def kept_busy(worker):
                     if over.is_set():
                         break
 
-    threads = [threading.Thread(target=ask, daemon=True) for _ in range(2)]  # never both between two
+    threads = [threading.Thread(target=ask, daemon=True) for _ in range(4)]  # never all between two
     for thread in threads:
         thread.start()
     try:
