@@ -23,7 +23,7 @@ WRAPPERS = {
     "utf8proc": ["text/", "jinja/unicode"],
     "pcre2": ["text/", "checkpoint/module_pattern.cc"],
     "simdjson": ["checkpoint/safetensors.cc", "text/tokenizer_json.cc"],
-    "immintrin.h": ["kernels/", "base/thread_pool.cc"],
+    "immintrin.h": ["kernels/", "base/thread_pool.cc", "engine/logit_math.cc"],
 }
 
 

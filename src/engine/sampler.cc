@@ -36,17 +36,19 @@ bool MoreLikely(const SamplerMemory::Candidate& a, const SamplerMemory::Candidat
   return a.weight != b.weight ? a.weight > b.weight : a.token < b.token;
 }
 
-// The least likely of the best candidates that together weigh `mass`, of all when they weigh less.
+// The least likely of the best candidates that together have `mass`, of all when they have less.
 // Reorders them. A weighted quickselect: time is linear in their number on average.
 // REQUIRES: not empty.
-SamplerMemory::Candidate LeastWithin(std::vector<SamplerMemory::Candidate>& ranks, double mass) {
+template <typename Size>
+SamplerMemory::Candidate LeastWithin(std::vector<SamplerMemory::Candidate>& ranks, double mass,
+                                     Size&& size) {
   auto begin = ranks.begin(), end = ranks.end();
   double sum = 0;  // of those before `begin`
   while (end - begin > 1) {
     const auto middle = begin + (end - begin) / 2;
     std::nth_element(begin, middle, end, MoreLikely);
     double upper = 0;
-    for (auto it = begin; it != middle; ++it) upper += it->weight;
+    for (auto it = begin; it != middle; ++it) upper += size(*it);
     if (sum + upper >= mass) {
       end = middle;
     } else {
@@ -57,65 +59,82 @@ SamplerMemory::Candidate LeastWithin(std::vector<SamplerMemory::Candidate>& rank
   return *begin;
 }
 
-// What top_k, top_p and min_p leave, in the order of tokens. `total`: of all weights.
-// The most likely one always stays; it has weight 1.
-void Truncate(const SamplingParams& params, double total, SamplerMemory& m) {
-  const size_t n = m.weights.size();
-  // All weights below `least` together are less than top_p leaves out.
-  const double rest = params.top_p < 1 ? (1 - params.top_p) * total / static_cast<double>(n) : 0;
-  const auto least = static_cast<float>(std::min(std::max(params.min_p, rest * 0.999), 1.0));
+// The same of `weights`, given what each bucket has: whole buckets first, from the largest weights
+// on, then the candidates of the one in which `mass` is reached.
+template <typename Size>
+SamplerMemory::Candidate LeastWithin(std::span<const float> weights, SamplerMemory& m, double mass,
+                                     Size&& size) {
+  size_t bucket = kWeightBuckets - 1;
+  double above = 0;
+  for (; bucket > 0 && above + m.buckets[bucket] < mass; --bucket) above += m.buckets[bucket];
   m.candidates.clear();
-  for (size_t i = 0; i < n; ++i) {
-    const float weight = m.weights[i];
-    if (weight >= least && weight > 0) m.candidates.push_back({weight, static_cast<int32_t>(i)});
-  }
-  const auto keep_from = [&m](const SamplerMemory::Candidate& last) {
-    std::erase_if(m.candidates, [&](const auto& c) { return MoreLikely(last, c); });
-  };
-  if (params.top_k > 0 && static_cast<size_t>(params.top_k) < m.candidates.size()) {
-    m.ranks.assign(m.candidates.begin(), m.candidates.end());
-    const auto last = m.ranks.begin() + static_cast<long>(params.top_k) - 1;
-    std::nth_element(m.ranks.begin(), last, m.ranks.end(), MoreLikely);
-    keep_from(*last);
-  }
-  if (params.top_p < 1) {
-    m.ranks.assign(m.candidates.begin(), m.candidates.end());
-    keep_from(LeastWithin(m.ranks, params.top_p * total));
-  }
-  // min_p in float64 once more: `least` is rounded.
-  std::erase_if(m.candidates, [&](const auto& c) { return c.weight < params.min_p; });
+  ForEachInBucket(weights, bucket, [&](size_t i) {
+    m.candidates.push_back({weights[i], static_cast<int32_t>(i)});
+  });
+  // Empty only if what the buckets have in all is less: then every weight stays.
+  if (m.candidates.empty()) return {0, static_cast<int32_t>(weights.size())};
+  return LeastWithin(m.candidates, mass - above, size);
 }
 
-// The token where the running sum of weights passes share * total.
-int32_t PickWeight(const SamplerMemory& m, double total, double share) {
+// What top_k, top_p and min_p leave of the weights, which have the sum `total`; m.tokens tells
+// whose they are. The most likely token always stays; it has weight 1.
+std::span<float> Truncate(const SamplingParams& params, double total, SamplerMemory& m) {
+  const auto n = static_cast<double>(m.weights.size());
+  // Those below the least float that is no less than min_p don't stay, nor those that have less
+  // than 1 - top_p of the total even if all n were as large. (A part less, for rounding.)
+  auto least = std::max(static_cast<float>(params.min_p), std::numeric_limits<float>::min());
+  if (least < params.min_p) least = std::nextafter(least, 2.0f);
+  least = std::max(least, static_cast<float>(0.999 * (1 - params.top_p) * total / n));
+  m.tokens.resize(m.weights.size());
+  const std::span<float> weights =
+      std::span(m.weights).first(KeepWeights(m.weights, least, m.tokens.data()));
+
+  SamplerMemory::Candidate last = {0, static_cast<int32_t>(weights.size())};
+  const auto restrict = [&last](const SamplerMemory::Candidate& other) {
+    if (MoreLikely(other, last)) last = other;
+  };
+  m.buckets.resize(kWeightBuckets);
+  if (params.top_k > 0 && static_cast<size_t>(params.top_k) < weights.size()) {
+    CountBuckets(weights, m.buckets.data());
+    restrict(LeastWithin(weights, m, static_cast<double>(params.top_k),
+                         [](const auto&) { return 1.0; }));
+  }
+  if (params.top_p < 1) {
+    SumBuckets(weights, m.buckets.data());
+    restrict(LeastWithin(weights, m, params.top_p * total,
+                         [](const auto& c) { return double{c.weight}; }));
+  }
+  DropWeights(weights, last.weight);
+  // Of the tokens as likely as the last one, those behind it.
+  for (auto at = std::min(static_cast<size_t>(last.token) + 1, weights.size()); last.weight > 0;) {
+    at += FirstEqual(weights.subspan(at), last.weight);
+    if (at == weights.size()) break;
+    weights[at++] = 0;
+  }
+  return weights;
+}
+
+// The place where the running sum of weights passes share * total.
+size_t PickWeight(std::span<const float> weights, std::span<const double> block_sums, double total,
+                  double share) {
   const double target = share * total;
   double sum = 0;
   size_t begin = 0, last = 0;
-  for (const double block : m.block_sums) {
+  for (const double block : block_sums) {
     if (sum + block > target) break;
     sum += block;
     begin += kWeightBlock;
   }
-  for (size_t i = std::min(begin, m.weights.size()); i < m.weights.size(); ++i) {
-    sum += m.weights[i];
-    if (m.weights[i] > 0) last = i;
-    if (sum > target) return static_cast<int32_t>(i);
+  for (size_t i = std::min(begin, weights.size()); i < weights.size(); ++i) {
+    sum += weights[i];
+    if (weights[i] > 0) last = i;
+    if (sum > target) return i;
   }
-  if (m.weights[last] > 0) return static_cast<int32_t>(last);  // only through rounding
-  for (size_t i = 0; i < m.weights.size(); ++i) {
-    if (m.weights[i] > 0) last = i;
+  if (weights[last] > 0) return last;  // only through rounding
+  for (size_t i = 0; i < weights.size(); ++i) {
+    if (weights[i] > 0) last = i;
   }
-  return static_cast<int32_t>(last);
-}
-
-int32_t PickCandidate(std::span<const SamplerMemory::Candidate> candidates, double share) {
-  double total = 0, sum = 0;
-  for (const auto& candidate : candidates) total += candidate.weight;
-  for (const auto& candidate : candidates) {
-    sum += candidate.weight;
-    if (sum > share * total) return candidate.token;
-  }
-  return candidates.back().token;  // only through rounding
+  return last;
 }
 
 int32_t Draw(const SampleRequest& request, std::span<const float> logits, float largest,
@@ -123,19 +142,24 @@ int32_t Draw(const SampleRequest& request, std::span<const float> logits, float 
   const SamplingParams& params = *request.params;
   m.weights.resize(logits.size());
   m.block_sums.resize(WeightBlocks(logits.size()));
-  SoftmaxWeights(logits, largest, 1.0 / params.temperature, m.weights.data());
+  double* block_sums = m.block_sums.data();
+  double total =
+      SoftmaxWeights(logits, largest, 1.0 / params.temperature, m.weights.data(), block_sums);
+  // First of all: the logit of a token that isn't allowed may be above `largest`, and its weight
+  // above 1, for which there is no bucket.
   if (!request.allowed.empty()) {
     for (size_t i = 0; i < m.weights.size(); ++i) {
       if (!IsAllowed(request.allowed, i)) m.weights[i] = 0;
     }
+    total = SumWeights(m.weights, block_sums);
   }
-  const double total = SumWeights(m.weights, m.block_sums.data());
   const double share = UniformAt(request.seed, request.position);
   if (params.top_k <= 0 && params.top_p >= 1 && params.min_p <= 0) {
-    return PickWeight(m, total, share);
+    return static_cast<int32_t>(PickWeight(m.weights, m.block_sums, total, share));
   }
-  Truncate(params, total, m);
-  return PickCandidate(m.candidates, share);
+  const std::span<const float> kept = Truncate(params, total, m);
+  total = SumWeights(kept, block_sums);
+  return m.tokens[PickWeight(kept, {block_sums, WeightBlocks(kept.size())}, total, share)];
 }
 
 // log(sum(exp(logits))), against the largest.

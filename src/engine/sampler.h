@@ -51,8 +51,9 @@ struct SamplerMemory {
     int32_t token;
   };
   std::vector<float> logits, weights;
-  std::vector<double> block_sums;
-  std::vector<Candidate> candidates, ranks;
+  std::vector<double> block_sums, buckets;
+  std::vector<Candidate> candidates;
+  std::vector<int32_t> tokens;  // of the weights that are left
   std::vector<int32_t> counts;  // -1 everywhere
 };
 
