@@ -51,21 +51,28 @@ function(tern_area name)
   endif()
 endfunction()
 
-# Per-file flags: of the ISA levels (kernels/cpu/<isa>/) and of quantizing. Always optimised, never LTO: see docs/ARCHITECTURE.md.
+# Per-file flags: of the ISA levels (kernels/cpu/<isa>/), of quantizing and of sampling. They are optimised in every build type, but not
+# under sanitizers: those check values, and -O3 costs them minutes. Levels are kept out of LTO, which moves code across dispatch.
 function(tern_isa_flags)
+  set(fast "-O3;")
+  if(TERN_SANITIZE)
+    set(fast "")
+  endif()
   foreach(source ${ARGN})
     if(source MATCHES "kernels/cpu/avx2/")
       set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS
-        "-O3;-mavx2;-mfma;-mf16c;-mbmi2;-fno-lto")
+        "${fast}-mavx2;-mfma;-mf16c;-mbmi2;-fno-lto")
     elseif(source MATCHES "kernels/cpu/avx512/")
       set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS
-        "-O3;-mavx2;-mfma;-mf16c;-mbmi2;-mavx512f;-mavx512bw;-mavx512vl;-mavx512dq;-mavx512vbmi;-mavx512vnni;-mavx512bf16;-fno-lto;-Wno-uninitialized;-Wno-maybe-uninitialized")
+        "${fast}-mavx2;-mfma;-mf16c;-mbmi2;-mavx512f;-mavx512bw;-mavx512vl;-mavx512dq;-mavx512vbmi;-mavx512vnni;-mavx512bf16;-fno-lto;-Wno-uninitialized;-Wno-maybe-uninitialized")
     elseif(source MATCHES "kernels/cpu/generic/")
-      set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS "-O3;-fno-lto")
+      set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS "${fast}-fno-lto")
     elseif(source MATCHES "quant/(int4|fp8|quant_error).cc")
       # Its inputs are finite by contract, and so minimum and maximum are one instruction. No sum is reordered.
       set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS
-        "-O3;-fno-signed-zeros;-ffinite-math-only;-fno-trapping-math")
+        "${fast}-fno-signed-zeros;-ffinite-math-only;-fno-trapping-math")
+    elseif(source MATCHES "engine/logit_math.cc")
+      set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS "${fast}-ffp-contract=off")
     endif()
   endforeach()
 endfunction()

@@ -42,8 +42,8 @@ class BenchModel {
   // and operations (two for each product), indexers included.
   virtual double DecodeAttentionBytes(int64_t positions) const = 0;
   virtual double DecodeAttentionOps(int64_t positions) const = 0;
-  // Of a prefill pass over `rows` rows, the first at position `first`; products that expand latent
-  // rows included.
+  // Of a prefill pass over `rows` rows, the first at position `first`; without the products that
+  // expand latent rows, which an observer of Ops hears of.
   virtual double PrefillAttentionOps(int64_t first, int64_t rows) const = 0;
 };
 

@@ -14,11 +14,6 @@ namespace {
 
 constexpr size_t kMaxSamples = 20'000;
 
-double TimeAt(double operations, const LimitFigure& limit, const LimitFigure& f32) {
-  const double rate = limit.best > 0 ? limit.best : f32.best;
-  return rate > 0 ? operations / rate : 0;
-}
-
 KernelResult Measure(const std::string& name, const KernelRun& run, const MachineLimits& limits,
                      int64_t min_time_us) {
   const Clock& clock = SystemClock();
@@ -41,13 +36,9 @@ KernelResult Measure(const std::string& name, const KernelRun& run, const Machin
   KernelResult result{.name = name};
   result.fastest_s = *std::min_element(seconds.begin(), seconds.end());
   result.seconds = MedianOf(std::move(seconds));
-  result.bytes = run.bytes;
-  result.operations = run.f32_ops + run.bf16_ops + run.int8_ops;
-  const double memory_s = limits.read.best > 0 ? run.bytes / limits.read.best : 0;
-  const double arithmetic_s = TimeAt(run.f32_ops, limits.f32, limits.f32) +
-                              TimeAt(run.bf16_ops, limits.bf16, limits.f32) +
-                              TimeAt(run.int8_ops, limits.int8, limits.f32);
-  result.limit_s = std::max(memory_s, arithmetic_s);
+  result.bytes = run.work.bytes;
+  result.operations = run.work.operations();
+  result.limit_s = std::max(limits.MemorySeconds(run.work), limits.ArithmeticSeconds(run.work));
   return result;
 }
 

@@ -18,8 +18,7 @@ namespace tern {
 
 struct KernelRun {
   std::function<void()> run;
-  double bytes = 0;                                // that memory must bring
-  double f32_ops = 0, bf16_ops = 0, int8_ops = 0;  // two for each product
+  Work work;
 };
 
 struct KernelCase {

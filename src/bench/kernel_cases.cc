@@ -29,20 +29,6 @@ std::vector<float> Numbers(int64_t n, uint64_t seed) {
   return values;
 }
 
-void AddOps(Arithmetic arithmetic, double operations, KernelRun* run) {
-  switch (arithmetic) {
-    case Arithmetic::kF32:
-      run->f32_ops += operations;
-      break;
-    case Arithmetic::kBf16:
-      run->bf16_ops += operations;
-      break;
-    case Arithmetic::kInt8:
-      run->int8_ops += operations;
-      break;
-  }
-}
-
 Arithmetic AttentionArithmetic(const Ops& ops) {
   return HasBf16Products(ops) ? Arithmetic::kBf16 : Arithmetic::kF32;
 }
@@ -152,9 +138,9 @@ KernelRun MakeMatMul(Ops& ops, const ColdWeights& weights, int64_t experts, int6
   state->x = Numbers(experts * rows * k, 1);
   state->out.resize(static_cast<size_t>(experts * rows * n));
   KernelRun run;
-  run.bytes = static_cast<double>(experts) * static_cast<double>(first.size_bytes());
-  AddOps(ArithmeticOf(ops, first),
-         2.0 * static_cast<double>(experts * rows) * static_cast<double>(n * k), &run);
+  run.work.bytes = static_cast<double>(experts) * static_cast<double>(first.size_bytes());
+  run.work.AddOperations(ArithmeticOf(ops, first),
+                         2.0 * static_cast<double>(experts * rows) * static_cast<double>(n * k));
   run.run = [&ops, state, n, k, experts, rows] {
     state->groups.clear();
     for (int64_t i = 0; i < experts; ++i) {
@@ -181,7 +167,7 @@ Result<KernelRun> MakePack(Ops& ops, const std::string& format, int64_t n, int64
   TERN_RETURN_IF_ERROR(MakeStored(format, n, k, stored.get()));
   TERN_RETURN_IF_ERROR(ops.Pack(stored->view, Precision::kProduction).status());
   KernelRun run;
-  run.bytes = static_cast<double>(stored->view.data.bytes.size());
+  run.work.bytes = static_cast<double>(stored->view.data.bytes.size());
   run.run = [&ops, stored] { (void)ops.Pack(stored->view, Precision::kProduction).ok(); };
   return run;
 }
@@ -265,11 +251,10 @@ Result<KernelRun> MakeGqa(Ops& ops, const GqaShape& shape, KvFormat format, int6
   };
   TERN_ASSIGN_OR_RETURN(const auto layers, MakeLayers(least_bytes, make));
   KernelRun run;
-  run.bytes = static_cast<double>(sequences * positions * layout.token_bytes);
-  AddOps(AttentionArithmetic(ops),
-         4.0 * static_cast<double>(sequences) * Seen(positions, rows) *
-             static_cast<double>(shape.heads * shape.head_dim),
-         &run);
+  run.work.bytes = static_cast<double>(sequences * positions * layout.token_bytes);
+  run.work.AddOperations(AttentionArithmetic(ops),
+                         4.0 * static_cast<double>(sequences) * Seen(positions, rows) *
+                             static_cast<double>(shape.heads * shape.head_dim));
   run.run = [&ops, layers, shape] {
     CacheState& state = layers->Next();
     ops.GqaAttention(shape, state.slab, state.runs, state.q.data(), state.out.data());
@@ -305,11 +290,10 @@ Result<KernelRun> MakeMlaDecode(Ops& ops, const MlaShape& shape, KvFormat format
   KernelRun run;
   const int64_t row = MlaRowLayout(format, kPageTokens, shape.latent, shape.rope).token_bytes;
   const int64_t seen = sequences * (selected > 0 ? selected : positions);
-  run.bytes = static_cast<double>(seen * row);
-  AddOps(AttentionArithmetic(ops),
-         2.0 * static_cast<double>(seen * shape.heads) *
-             static_cast<double>(2 * shape.latent + shape.rope),
-         &run);
+  run.work.bytes = static_cast<double>(seen * row);
+  run.work.AddOperations(AttentionArithmetic(ops),
+                         2.0 * static_cast<double>(seen * shape.heads) *
+                             static_cast<double>(2 * shape.latent + shape.rope));
   const auto chosen = std::make_shared<std::vector<int32_t>>();
   for (int64_t i = 0; i < selected; ++i) {
     chosen->push_back(static_cast<int32_t>(i * positions / selected));
@@ -402,12 +386,12 @@ Result<KernelRun> MakeMlaPrefill(Ops& ops, const MlaShape& shape, KvFormat forma
   state->q = Numbers(rows * shape.heads * (shape.nope + shape.rope), 3);
   state->out.resize(static_cast<size_t>(rows * shape.heads * shape.value));
   KernelRun run;
-  run.bytes = static_cast<double>(kv_b->size_bytes());
-  AddOps(AttentionArithmetic(ops),
-         2.0 * Seen(positions, rows) *
-                 static_cast<double>(shape.heads * (shape.nope + shape.rope + shape.value)) +
-             2.0 * static_cast<double>(positions) * static_cast<double>(width * shape.latent),
-         &run);
+  run.work.bytes = static_cast<double>(kv_b->size_bytes());
+  run.work.AddOperations(
+      AttentionArithmetic(ops),
+      2.0 * Seen(positions, rows) *
+              static_cast<double>(shape.heads * (shape.nope + shape.rope + shape.value)) +
+          2.0 * static_cast<double>(positions) * static_cast<double>(width * shape.latent));
   run.run = [&ops, state, kv_b, shape] {
     ops.MlaPrefillAttention(shape, state->slab, state->runs, *kv_b, state->q.data(),
                             state->out.data());
@@ -427,9 +411,10 @@ Result<KernelRun> MakeIndexer(Ops& ops, const IndexerShape& shape, KvFormat form
   state->out = Numbers(shape.heads, 4);  // the heads' weights
   const auto chosen = std::make_shared<std::vector<int32_t>>(static_cast<size_t>(shape.top_k));
   KernelRun run;
-  run.bytes = static_cast<double>(positions * token_bytes);
-  AddOps(AttentionArithmetic(ops),
-         2.0 * static_cast<double>(positions) * static_cast<double>(shape.heads * shape.dim), &run);
+  run.work.bytes = static_cast<double>(positions * token_bytes);
+  run.work.AddOperations(
+      AttentionArithmetic(ops),
+      2.0 * static_cast<double>(positions) * static_cast<double>(shape.heads * shape.dim));
   run.run = [&ops, state, chosen, shape] {
     RowSelection selection;
     ops.IndexerSelect(shape, state->slab, state->runs, state->q.data(), state->out.data(),
@@ -450,9 +435,8 @@ Result<KernelRun> MakeSparseLayer(Ops& ops, KvFormat format, int64_t positions, 
   TERN_ASSIGN_OR_RETURN(KernelRun attend,
                         MakeMlaDecode(ops, shape, format, 1, positions, kTopK, 1));
   KernelRun run;
-  run.bytes = select.bytes + attend.bytes;
-  run.f32_ops = select.f32_ops + attend.f32_ops;
-  run.bf16_ops = select.bf16_ops + attend.bf16_ops;
+  run.work = select.work;
+  run.work += attend.work;
   run.run = [select = std::move(select.run), attend = std::move(attend.run)] {
     select();
     attend();

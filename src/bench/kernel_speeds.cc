@@ -78,7 +78,7 @@ double MeasuredKernels::Attention(int64_t batch, int64_t positions) {
       a.latent ? MakeMlaDecode(ops_, a.mla, a.format, batch, positions, 0, kColdBytes)
                : MakeGqa(ops_, a.gqa, a.format, batch, positions, 1, kColdBytes);
   if (!made.ok()) return 0;
-  const double operations = made->f32_ops + made->bf16_ops + made->int8_ops;
+  const double operations = made->work.operations();
   const double seconds = Seconds(made->run) - RegionSeconds();
   return known->second = operations / std::max(seconds, 1e-9);
 }

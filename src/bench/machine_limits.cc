@@ -91,9 +91,51 @@ Json FigureJson(const LimitFigure& figure) {
   return {{"best", figure.best}, {"median", figure.median}};
 }
 
+// Seconds of `operations` at a limit; the float32 one where the level has no such products.
+double TimeAt(double operations, const LimitFigure& limit, const LimitFigure& f32) {
+  const double rate = limit.best > 0 ? limit.best : f32.best;
+  return rate > 0 ? operations / rate : 0;
+}
+
 LimitFigure Larger(const LimitFigure& a, const LimitFigure& b) { return a.best > b.best ? a : b; }
 
 }  // namespace
+
+void Work::AddOperations(Arithmetic arithmetic, double operations) {
+  switch (arithmetic) {
+    case Arithmetic::kF32:
+      f32_ops += operations;
+      break;
+    case Arithmetic::kBf16:
+      bf16_ops += operations;
+      break;
+    case Arithmetic::kInt8:
+      int8_ops += operations;
+      break;
+  }
+}
+
+Work& Work::operator+=(const Work& other) {
+  bytes += other.bytes;
+  f32_ops += other.f32_ops;
+  bf16_ops += other.bf16_ops;
+  int8_ops += other.int8_ops;
+  return *this;
+}
+
+Work& Work::operator*=(double factor) {
+  for (double* value : {&bytes, &f32_ops, &bf16_ops, &int8_ops}) *value *= factor;
+  return *this;
+}
+
+double MachineLimits::MemorySeconds(const Work& work) const {
+  return read.best > 0 ? work.bytes / read.best : 0;
+}
+
+double MachineLimits::ArithmeticSeconds(const Work& work) const {
+  return TimeAt(work.f32_ops, f32, f32) + TimeAt(work.bf16_ops, bf16, f32) +
+         TimeAt(work.int8_ops, int8, f32);
+}
 
 Json MachineLimits::ToJson() const {
   return {{"isa", isa},

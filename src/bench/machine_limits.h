@@ -11,6 +11,7 @@
 #include "base/result.h"
 #include "base/thread_pool.h"
 #include "kernels/ops.h"
+#include "kernels/weight_info.h"
 #include "report/svg_chart.h"
 
 namespace tern {
@@ -21,11 +22,28 @@ struct LimitFigure {
   double best = 0, median = 0;
 };
 
+// What an operation or a pass does: bytes that memory must bring, operations by what multiplies
+// them, two for each product.
+struct Work {
+  double bytes = 0;
+  double f32_ops = 0, bf16_ops = 0, int8_ops = 0;
+
+  void AddOperations(Arithmetic arithmetic, double operations);
+  double operations() const { return f32_ops + bf16_ops + int8_ops; }
+  Work& operator+=(const Work& other);
+  Work& operator*=(double factor);
+};
+
 struct MachineLimits {
   std::string isa;
   int threads = 0;
   LimitFigure read;             // bytes per second, of memory that no cache holds
   LimitFigure f32, bf16, int8;  // operations per second, two for each product
+
+  // The least time that memory and arithmetic allow for `work`, each on its own. A level without
+  // BF16 or INT8 products does them in float32.
+  double MemorySeconds(const Work& work) const;
+  double ArithmeticSeconds(const Work& work) const;
 
   Json ToJson() const;
   // The larger of each figure.

@@ -65,19 +65,67 @@ class WorkRunner {
   }
 
  private:
-  // Feeds `tokens` to sequence 0 in chunks, timing each; `counter` counts instead when given.
-  Status Feed(std::span<const int32_t> tokens, WorkCounter* counter) {
-    for (size_t at = 0; at < tokens.size();) {
-      const size_t rows = std::min(static_cast<size_t>(options_.chunk), tokens.size() - at);
-      const int64_t start = SystemClock().NowUs();
-      TERN_RETURN_IF_ERROR(model_.Prefill(0, tokens.subspan(at, rows)));
-      if (counter != nullptr) {
-        counter->EndPass();
-      } else {
-        step_s_.push_back(SecondsSince(start));
-      }
-      at += rows;
+  using Pass = std::function<Status()>;
+  // Runs a pass, whatever else is done around it.
+  using Around = std::function<Status(const Pass& pass)>;
+
+  // Feeds `n` random tokens to sequence 0 in chunks.
+  Status Feed(int64_t n, const Around& around) {
+    const std::vector<int32_t> tokens = RandomTokens(n, model_.facts().vocab_size, rng_);
+    for (int64_t at = 0; at < n; at += options_.chunk) {
+      const auto rows = static_cast<size_t>(std::min(options_.chunk, n - at));
+      const auto piece = std::span(tokens).subspan(static_cast<size_t>(at), rows);
+      TERN_RETURN_IF_ERROR(around([&] { return model_.Prefill(0, piece); }));
     }
+    return OkStatus();
+  }
+  // One step of all sequences.
+  Status Step(int64_t batch, const Around& around) {
+    const std::vector<int32_t> tokens = RandomTokens(batch, model_.facts().vocab_size, rng_);
+    return around([&] { return model_.Decode(tokens); });
+  }
+  Around Counted(WorkCounter& counter) {
+    return [&counter](const Pass& pass) {
+      TERN_RETURN_IF_ERROR(pass());
+      counter.EndPass();
+      return OkStatus();
+    };
+  }
+  Around Timed() {
+    return [this](const Pass& pass) {
+      const int64_t start = SystemClock().NowUs();
+      TERN_RETURN_IF_ERROR(pass());
+      step_s_.push_back(SecondsSince(start));
+      return OkStatus();
+    };
+  }
+
+  // Repeats `work`, which starts at `position`: timed, then profiled if that is wanted.
+  Status Repeat(int64_t position, const std::function<Status(const Around&)>& work,
+                const Work& attention, bool expands, ModelResult* result) {
+    for (int64_t i = 0; i < options_.repetitions; ++i) {
+      model_.Rewind(position);
+      const int64_t start = SystemClock().NowUs();
+      TERN_RETURN_IF_ERROR(work(Timed()));
+      result->tokens_per_s.push_back(result->tokens() / SecondsSince(start));
+    }
+    if (!options_.profile) return OkStatus();
+    std::vector<std::vector<OperationTime>> profiles;
+    for (int64_t i = 0; i < options_.repetitions; ++i) {
+      model_.Rewind(position);
+      OperationProfile profile(ops_, *options_.profile, expands);
+      TERN_RETURN_IF_ERROR(work([&profile](const Pass& pass) {
+        profile.BeginPass();
+        TERN_RETURN_IF_ERROR(pass());
+        profile.EndPass();
+        return OkStatus();
+      }));
+      profile.AddAttention(attention);
+      profiles.push_back(profile.Operations());
+    }
+    std::sort(profiles.begin(), profiles.end(),
+              [](const auto& a, const auto& b) { return PassSeconds(a) < PassSeconds(b); });
+    result->operations = std::move(profiles[(profiles.size() - 1) / 2]);
     return OkStatus();
   }
 
@@ -85,82 +133,66 @@ class WorkRunner {
     const int64_t n = work.tokens;
     TERN_RETURN_IF_ERROR(model_.Reserve(1, n));
     {
-      WorkCounter counter(ops_);
-      TERN_RETURN_IF_ERROR(Feed(RandomTokens(n, result->model.vocab_size, rng_), &counter));
-      AddWork(counter.Mean(), static_cast<double>((n + options_.chunk - 1) / options_.chunk),
-              result);
+      WorkCounter counter(ops_, /*expands=*/true);
+      TERN_RETURN_IF_ERROR(Feed(n, Counted(counter)));
+      AddWork(counter.Mean(), (n + options_.chunk - 1) / options_.chunk, result);
     }
-    double attention = 0;
+    Work attention{.bytes = static_cast<double>(n * result->model.kv_bytes_per_token)};
     for (int64_t at = 0; at < n; at += options_.chunk) {
-      attention += model_.PrefillAttentionOps(at, std::min(options_.chunk, n - at));
+      attention.AddOperations(AttentionArithmetic(),
+                              model_.PrefillAttentionOps(at, std::min(options_.chunk, n - at)));
     }
-    AddAttention(attention, result);
-    result->bytes += static_cast<double>(n * result->model.kv_bytes_per_token);
-    for (int64_t i = 0; i < options_.repetitions; ++i) {
-      const std::vector<int32_t> tokens = RandomTokens(n, result->model.vocab_size, rng_);
-      model_.Rewind(0);
-      const int64_t start = SystemClock().NowUs();
-      TERN_RETURN_IF_ERROR(Feed(tokens, nullptr));
-      result->tokens_per_s.push_back(static_cast<double>(n) / SecondsSince(start));
-    }
-    return OkStatus();
+    result->total += attention;
+    return Repeat(
+        0, [&](const Around& around) { return Feed(n, around); }, attention, true, result);
   }
 
   // Sequences that hold `context` positions: the first real_context ones computed, the pages of
   // those repeated.
-  Status FillContext(int64_t context, int64_t vocab_size) {
+  Status FillContext(int64_t context) {
     if (context == 0) return OkStatus();
     const bool all = options_.real_context == 0 || context <= options_.real_context;
-    const int64_t real = all ? context : options_.real_context;
-    TERN_RETURN_IF_ERROR(Feed(RandomTokens(real, vocab_size, rng_), nullptr));
-    step_s_.clear();
+    TERN_RETURN_IF_ERROR(
+        Feed(all ? context : options_.real_context, [](const Pass& pass) { return pass(); }));
     model_.Spread(context);
     return OkStatus();
   }
 
   Status RunDecode(const ModelWork& work, ModelResult* result) {
-    const int64_t vocab = result->model.vocab_size;
     TERN_RETURN_IF_ERROR(model_.Reserve(work.batch, work.context + work.tokens));
-    TERN_RETURN_IF_ERROR(FillContext(work.context, vocab));
-    const auto step = [&] { return model_.Decode(RandomTokens(work.batch, vocab, rng_)); };
+    TERN_RETURN_IF_ERROR(FillContext(work.context));
     {
-      WorkCounter counter(ops_);
+      WorkCounter counter(ops_, /*expands=*/false);
       for (int64_t i = 0; i < std::min(kCountedSteps, work.tokens); ++i) {
-        TERN_RETURN_IF_ERROR(step());
-        counter.EndPass();
+        TERN_RETURN_IF_ERROR(Step(work.batch, Counted(counter)));
       }
-      AddWork(counter.Mean(), static_cast<double>(work.tokens), result);
+      AddWork(counter.Mean(), work.tokens, result);
     }
-    double attention = 0;
+    const auto batch = static_cast<double>(work.batch);
+    Work attention;
     for (int64_t i = 1; i <= work.tokens; ++i) {
-      attention += static_cast<double>(work.batch) * model_.DecodeAttentionOps(work.context + i);
-      result->bytes +=
-          static_cast<double>(work.batch) * model_.DecodeAttentionBytes(work.context + i);
+      attention.AddOperations(AttentionArithmetic(),
+                              batch * model_.DecodeAttentionOps(work.context + i));
+      attention.bytes += batch * model_.DecodeAttentionBytes(work.context + i);
     }
-    AddAttention(attention, result);
-    for (int64_t i = 0; i < options_.repetitions; ++i) {
-      model_.Rewind(work.context);
-      const int64_t start = SystemClock().NowUs();
+    result->total += attention;
+    const auto steps = [&](const Around& around) {
       for (int64_t t = 0; t < work.tokens; ++t) {
-        const int64_t step_start = SystemClock().NowUs();
-        TERN_RETURN_IF_ERROR(step());
-        step_s_.push_back(SecondsSince(step_start));
+        TERN_RETURN_IF_ERROR(Step(work.batch, around));
       }
-      result->tokens_per_s.push_back(static_cast<double>(work.tokens * work.batch) /
-                                     SecondsSince(start));
-    }
-    return OkStatus();
+      return OkStatus();
+    };
+    return Repeat(work.context, steps, attention, false, result);
   }
 
-  void AddWork(const PassWork& pass, double passes, ModelResult* result) {
+  static void AddWork(const PassWork& pass, int64_t passes, ModelResult* result) {
     result->weight_format = pass.FormatText();
-    result->bytes += pass.weight_bytes * passes;
-    result->f32_ops += pass.f32_ops * passes;
-    result->bf16_ops += pass.bf16_ops * passes;
-    result->int8_ops += pass.int8_ops * passes;
+    Work all = pass.work;
+    all *= static_cast<double>(passes);
+    result->total += all;
   }
-  void AddAttention(double operations, ModelResult* result) {
-    (HasBf16Products(ops_) ? result->bf16_ops : result->f32_ops) += operations;
+  Arithmetic AttentionArithmetic() const {
+    return HasBf16Products(ops_) ? Arithmetic::kBf16 : Arithmetic::kF32;
   }
 
   BenchModel& model_;
@@ -169,12 +201,6 @@ class WorkRunner {
   Rng rng_;
   std::vector<double> step_s_;
 };
-
-// Seconds of `operations` at a limit; the float32 one where the level has no such products.
-double TimeAt(double operations, const LimitFigure& limit, const LimitFigure& f32) {
-  const double rate = limit.best > 0 ? limit.best : f32.best;
-  return rate > 0 ? operations / rate : 0;
-}
 
 }  // namespace
 
@@ -237,10 +263,9 @@ Result<std::vector<ModelResult>> RunModelBench(BenchModel& model, Ops& ops,
 
 void ApplyLimits(const MachineLimits& limits, std::vector<ModelResult>& results) {
   for (ModelResult& r : results) {
-    r.memory_s = limits.read.best > 0 ? r.bytes / limits.read.best : 0;
-    r.arithmetic_s = TimeAt(r.f32_ops, limits.f32, limits.f32) +
-                     TimeAt(r.bf16_ops, limits.bf16, limits.f32) +
-                     TimeAt(r.int8_ops, limits.int8, limits.f32);
+    r.memory_s = limits.MemorySeconds(r.total);
+    r.arithmetic_s = limits.ArithmeticSeconds(r.total);
+    ApplyLimits(limits, r.operations);
   }
 }
 

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "bench/bench_machine.h"
 #include "bench/bench_model.h"
 #include "bench/machine_limits.h"
+#include "bench/operation_profile.h"
 #include "bench/work_counter.h"
 #include "kernels/ops.h"
 #include "report/svg_chart.h"
@@ -40,6 +42,8 @@ struct ModelBenchOptions {
   int64_t repetitions = 3;     // after one that is not counted
   int64_t real_context = 512;  // positions of a context that are computed; 0: all
   uint64_t seed = 1;           // of the token ids
+  // Profiles passes of their own, as many, as OperationProfile does with these limits.
+  std::optional<MachineLimits> profile;
 };
 
 struct ModelResult {
@@ -49,10 +53,11 @@ struct ModelResult {
   int threads = 0;
   std::vector<double> tokens_per_s;  // of each repetition
   double step_s = 0;                 // median of all passes
-  // Of the whole work, and the least time that the machine's limits allow for it.
-  double bytes = 0;
-  double f32_ops = 0, bf16_ops = 0, int8_ops = 0;
+  // All of it, and the least time that the machine's limits allow for it.
+  Work total;
   double memory_s = 0, arithmetic_s = 0;
+  // A mean pass of the repetition that took the median time; empty without a profile.
+  std::vector<OperationTime> operations;
 
   double median_tokens_per_s() const;
   double tokens() const;   // of the work
@@ -74,6 +79,10 @@ void ApplyLimits(const MachineLimits& limits, std::vector<ModelResult>& results)
 Json ModelBenchJson(const BenchMachine& machine, const MachineLimits& limits,
                     const ModelBenchOptions& options, const std::vector<ModelResult>& results);
 std::string ModelBenchTable(const std::vector<ModelResult>& results);
-SvgPicture ModelBenchPicture(const BenchMachine& machine, const std::vector<ModelResult>& results);
+// Of each result that has a profile; empty when none has.
+std::string OperationsTable(const std::vector<ModelResult>& results);
+// With profiles, a roofline each: the five operations that take the most time and are counted.
+SvgPicture ModelBenchPicture(const BenchMachine& machine, const MachineLimits& limits,
+                             const std::vector<ModelResult>& results);
 
 }  // namespace tern

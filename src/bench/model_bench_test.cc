@@ -5,14 +5,19 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
 
 #include "kernels/weight_info.h"
 
 namespace tern {
 namespace {
 
+using ::testing::ContainsRegex;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using ::testing::SizeIs;
 
 TEST(ModelWorkTest, ListsAreParsedAndWhatIsWrongIsQuoted) {
   const auto prefill = PrefillWorks("512,2048");
@@ -93,6 +98,7 @@ class FakeModel final : public BenchModel {
     std::vector<float> out(static_cast<size_t>(rows * 16));
     const MatMulTarget targets[] = {{&weight_, out.data()}, {&weight_, out.data()}};
     ops_.MatMul(x.data(), rows, targets);
+    ops_.Begin(Operation::kAttention);
     return OkStatus();
   }
 
@@ -114,7 +120,7 @@ class ModelBenchTest : public testing::Test {
     EXPECT_TRUE(results.ok()) << results.status().message();
     return results.ok() ? std::move((*results)[0]) : ModelResult{};
   }
-  static double Ops2(const ModelResult& r) { return r.f32_ops + r.bf16_ops + r.int8_ops; }
+  static double Ops2(const ModelResult& r) { return r.total.operations(); }
 
   ThreadPool pool_{1};
   std::unique_ptr<Ops> ops_;
@@ -133,7 +139,8 @@ TEST_F(ModelBenchTest, PrefillCountsProductsWeightsAndRows) {
   EXPECT_DOUBLE_EQ(Ops2(r), 20 * 2 * 2.0 * 16 * 32 + (8 + (8000 + 8) + (16000 + 4)));
   // A matrix is read once in each of three passes, however often it is used; and 20 rows are
   // cached.
-  EXPECT_DOUBLE_EQ(r.bytes, 3.0 * static_cast<double>(model_.weight().size_bytes()) + 20 * 100);
+  EXPECT_DOUBLE_EQ(r.total.bytes,
+                   3.0 * static_cast<double>(model_.weight().size_bytes()) + 20 * 100);
   EXPECT_EQ(r.weight_format, "BF16");
 }
 
@@ -144,17 +151,45 @@ TEST_F(ModelBenchTest, DecodeHoldsItsContextAndGrowsIt) {
   EXPECT_THAT(model_.calls_, ElementsAre("reserve 4x19", "prefill 6", "spread 6 to 16"));
   // Steps see 17, 18 and 19 positions.
   EXPECT_DOUBLE_EQ(Ops2(r), 3 * 4 * 2 * 2.0 * 16 * 32 + 4 * 8 * (17 + 18 + 19));
-  EXPECT_DOUBLE_EQ(
-      r.bytes, 3.0 * static_cast<double>(model_.weight().size_bytes()) + 4 * 100 * (17 + 18 + 19));
+  EXPECT_DOUBLE_EQ(r.total.bytes, 3.0 * static_cast<double>(model_.weight().size_bytes()) +
+                                      4 * 100 * (17 + 18 + 19));
+}
+
+// Two products and attention, each pass: what they are counted to be adds up to the whole.
+TEST_F(ModelBenchTest, AProfileCountsTheWholeByOperation) {
+  options_.profile = MachineLimits();
+  options_.profile->read.best = options_.profile->f32.best = 1e9;
+  const ModelResult r =
+      Run({.kind = ModelWork::Kind::kDecode, .tokens = 3, .batch = 4, .context = 16});
+  EXPECT_EQ(r.tokens_per_s.size(), 2u);
+  std::map<std::string, OperationTime> by_name;
+  Work sum;
+  for (const OperationTime& o : r.operations) {
+    by_name[o.name] = o;
+    sum += o.work;
+    EXPECT_GT(o.seconds, 0) << o.name;
+  }
+  ASSERT_THAT(by_name, SizeIs(3));
+  const OperationTime& products = by_name["BF16 product, M 4"];
+  EXPECT_EQ(products.calls, 2);
+  EXPECT_DOUBLE_EQ(products.work.bytes, static_cast<double>(model_.weight().size_bytes()));
+  EXPECT_DOUBLE_EQ(products.work.operations(), 2 * 4 * 2.0 * 16 * 32);
+  // A mean step sees 18 positions.
+  EXPECT_DOUBLE_EQ(by_name["attention"].work.bytes, 4 * 100 * 18);
+  EXPECT_DOUBLE_EQ(by_name["attention"].work.operations(), 4 * 8 * 18);
+  EXPECT_FALSE(by_name["embedding"].counted());
+  EXPECT_DOUBLE_EQ(3 * sum.bytes, r.total.bytes);
+  EXPECT_DOUBLE_EQ(3 * sum.operations(), r.total.operations());
+
+  options_.profile.reset();
+  EXPECT_THAT(Run({.kind = ModelWork::Kind::kPrefill, .tokens = 20}).operations, IsEmpty());
 }
 
 TEST_F(ModelBenchTest, TheNearerLimitCounts) {
   ModelResult r;
   r.work = {.kind = ModelWork::Kind::kPrefill, .tokens = 100};
   r.tokens_per_s = {50};  // 2 s
-  r.bytes = 10e9;
-  r.bf16_ops = 60e9;
-  r.int8_ops = 80e9;
+  r.total = {.bytes = 10e9, .bf16_ops = 60e9, .int8_ops = 80e9};
   MachineLimits limits;
   limits.read.best = 10e9;
   limits.f32.best = 50e9;
@@ -170,6 +205,34 @@ TEST_F(ModelBenchTest, TheNearerLimitCounts) {
   ApplyLimits(limits, results);
   EXPECT_DOUBLE_EQ(results[0].arithmetic_s, 1.4);
   EXPECT_STREQ(results[0].bound(), "arithmetic");
+}
+
+// A rate over no time is left out: null, an empty cell, no point.
+TEST(ModelReportTest, WhatTheClockCannotTellHasNoRate) {
+  const Work work = {.bytes = 4e6, .f32_ops = 2e6};
+  ModelResult r;
+  r.work = {.kind = ModelWork::Kind::kPrefill, .tokens = 3};
+  r.tokens_per_s = {1};
+  r.operations = {{"long", 2.5, 1e-3, work, 5e-4, 1e-5}, {"short", 2, 0, work, 5e-4, 1e-5}};
+  MachineLimits limits;
+  limits.read.best = limits.f32.best = 8e9;
+
+  const Json json = ModelBenchJson({}, limits, {}, {r})["results"][0]["operations"];
+  EXPECT_DOUBLE_EQ(json[0]["bytes_per_s"].get<double>(), 4e9);
+  EXPECT_DOUBLE_EQ(json[0]["ops_per_s"].get<double>(), 2e9);
+  EXPECT_DOUBLE_EQ(json[0]["limit"]["share"].get<double>(), 0.5);
+  EXPECT_EQ(json[1]["bytes"], 4e6);
+  for (const Json& rate :
+       {json[1]["bytes_per_s"], json[1]["ops_per_s"], json[1]["limit"]["share"]}) {
+    EXPECT_TRUE(rate.is_null()) << rate;
+  }
+  const std::string table = OperationsTable({r});
+  EXPECT_THAT(table, ContainsRegex(
+                         "long +2\\.5 +1\\.000 +100\\.0 % +4\\.00 +2\\.0 +4\\.0 +2 +50 % +memory"));
+  EXPECT_THAT(table, ContainsRegex("short +2 +0\\.000 +0\\.0 % +4\\.00 +2\\.0 +memory"));
+  const std::string svg = ModelBenchPicture({}, limits, {r}).ToSvg();
+  EXPECT_THAT(svg, HasSubstr("long, 100 %"));
+  EXPECT_THAT(svg, Not(HasSubstr("short, ")));
 }
 
 // Every level that the host has; figures only have to be there.

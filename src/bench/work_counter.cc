@@ -14,7 +14,7 @@ std::string PassWork::FormatText() const {
   std::sort(formats.rbegin(), formats.rend());
   std::string text;
   for (const auto& [bytes, name] : formats) {
-    const double percent = 100 * bytes / weight_bytes;
+    const double percent = 100 * bytes / work.bytes;
     if (percent < 1 && !text.empty()) continue;
     text += text.empty() ? "" : ", ";
     text += percent > 99 ? name : fmt::format("{} {:.0f} %", name, percent);
@@ -22,28 +22,33 @@ std::string PassWork::FormatText() const {
   return text;
 }
 
-WorkCounter::WorkCounter(Ops& ops) : ops_(ops) { ops_.SetObserver(this); }
+Work ProductWork(const Ops& ops, const PackedMatrix& weight, int64_t rows) {
+  Work work{.bytes = static_cast<double>(weight.size_bytes())};
+  work.AddOperations(ArithmeticOf(ops, weight), 2.0 * static_cast<double>(rows) *
+                                                    static_cast<double>(weight.rows()) *
+                                                    static_cast<double>(weight.columns()));
+  return work;
+}
+
+WorkCounter::WorkCounter(Ops& ops, bool expands) : ops_(ops), expands_(expands) {
+  ops_.SetObserver(this);
+}
 WorkCounter::~WorkCounter() { ops_.SetObserver(nullptr); }
 
 void WorkCounter::OnInput(const PackedMatrix& weight, const float* /*x*/, int64_t /*x_stride*/,
                           int64_t rows) {
-  const double operations = 2.0 * static_cast<double>(rows) * static_cast<double>(weight.rows()) *
-                            static_cast<double>(weight.columns());
-  switch (ArithmeticOf(ops_, weight)) {
-    case Arithmetic::kF32:
-      sum_.f32_ops += operations;
-      break;
-    case Arithmetic::kBf16:
-      sum_.bf16_ops += operations;
-      break;
-    case Arithmetic::kInt8:
-      sum_.int8_ops += operations;
-      break;
+  Work work = ProductWork(ops_, weight, rows);
+  if (seen_.insert(&weight).second) {
+    sum_.format_bytes[FormatNameOf(weight)] += work.bytes;
+  } else {
+    work.bytes = 0;
   }
-  if (!seen_.emplace(&weight, true).second) return;
-  const auto bytes = static_cast<double>(weight.size_bytes());
-  sum_.weight_bytes += bytes;
-  sum_.format_bytes[FormatNameOf(weight)] += bytes;
+  sum_.work += work;
+}
+
+void WorkCounter::OnAttentionInput(const PackedMatrix& weight, const float* x, int64_t x_stride,
+                                   int64_t rows) {
+  if (expands_) OnInput(weight, x, x_stride, rows);
 }
 
 void WorkCounter::EndPass() {
@@ -54,9 +59,7 @@ void WorkCounter::EndPass() {
 PassWork WorkCounter::Mean() const {
   PassWork mean = sum_;
   const double n = static_cast<double>(std::max<int64_t>(passes_, 1));
-  for (double* value : {&mean.weight_bytes, &mean.f32_ops, &mean.bf16_ops, &mean.int8_ops}) {
-    *value /= n;
-  }
+  mean.work *= 1 / n;
   for (auto& [name, bytes] : mean.format_bytes) bytes /= n;
   return mean;
 }

@@ -6,8 +6,9 @@
 #include <cstdint>
 #include <map>
 #include <string>
-#include <unordered_map>
+#include <unordered_set>
 
+#include "bench/machine_limits.h"
 #include "kernels/matmul_observer.h"
 #include "kernels/ops.h"
 #include "kernels/weight_info.h"
@@ -16,23 +17,28 @@ namespace tern {
 
 // Of a pass, or the mean of several.
 struct PassWork {
-  double weight_bytes = 0;                         // each distinct weight once
-  double f32_ops = 0, bf16_ops = 0, int8_ops = 0;  // two for each product
-  std::map<std::string, double> format_bytes;      // weight_bytes by format
+  Work work;                                   // bytes: each distinct weight once
+  std::map<std::string, double> format_bytes;  // by format
 
   // "INT4 g32", or the formats by their share: "Q4_1 74 %, Q8_0 26 %".
   std::string FormatText() const;
 };
 
+// Operations and bytes of one product.
+Work ProductWork(const Ops& ops, const PackedMatrix& weight, int64_t rows);
+
 class WorkCounter final : public MatMulObserver {
  public:
-  // Watches from now on; `ops` outlives this.
-  explicit WorkCounter(Ops& ops);
+  // Watches from now on; `ops` outlives this. `expands`: whether latent attention expands rows by
+  // its weights in these passes, as the prefill form does.
+  WorkCounter(Ops& ops, bool expands);
   ~WorkCounter() override;
   WorkCounter(const WorkCounter&) = delete;
   WorkCounter& operator=(const WorkCounter&) = delete;
 
   void OnInput(const PackedMatrix& weight, const float* x, int64_t x_stride, int64_t rows) override;
+  void OnAttentionInput(const PackedMatrix& weight, const float* x, int64_t x_stride,
+                        int64_t rows) override;
   // A pass has ended.
   void EndPass();
   // The mean of the passes so far.
@@ -40,9 +46,10 @@ class WorkCounter final : public MatMulObserver {
 
  private:
   Ops& ops_;
+  bool expands_;
   PassWork sum_;
   int64_t passes_ = 0;
-  std::unordered_map<const PackedMatrix*, bool> seen_;  // in this pass
+  std::unordered_set<const PackedMatrix*> seen_;  // in this pass
 };
 
 }  // namespace tern

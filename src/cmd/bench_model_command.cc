@@ -25,6 +25,7 @@ struct ModelBenchCommandOptions {
   int64_t decode_tokens = 64;
   ModelBenchOptions bench;
   int64_t seed = 1;
+  bool operations = false;
   BenchOutputs outputs;
 };
 
@@ -74,6 +75,11 @@ OptionTable ModelBenchTableOf(ModelBenchCommandOptions& o) {
            "several of --activation-dtype, one after the other")
       .Group("What");
   table.Add("--seed", &o.seed, "N", "of the token ids").Range(0, 9e15).Group("What");
+  table
+      .Add("--operations", &o.operations, "",
+           "time each kind of operation too, in passes of their own, and draw a roofline of the "
+           "five that take the most")
+      .Group("What");
   DeclareBenchOutputs(table, o.outputs);
   DeclareModelOptions(table, o.model);
   return table;
@@ -98,6 +104,7 @@ Status RunModelBenchCommand(ModelBenchCommandOptions& o) {
   TERN_ASSIGN_OR_RETURN(const auto ops, Ops::Create(EnvIsa().value_or(""), pool));
   const BenchMachine machine = BenchMachine::Here(ops->isa(), threads);
   TERN_ASSIGN_OR_RETURN(MachineLimits limits, MeasureLimits(ops->isa(), pool, {}));
+  if (o.operations) bench.profile = limits;
 
   std::vector<ModelResult> results;
   for (const std::string& recipe : Items(o.recipes, o.model.dummy_recipe)) {
@@ -131,8 +138,9 @@ Status RunModelBenchCommand(ModelBenchCommandOptions& o) {
     text += fmt::format("Contexts: the first {} positions computed, their rows repeated beyond.\n",
                         bench.real_context);
   }
+  text += OperationsTable(results);
   return WriteBenchOutputs(o.outputs, text, ModelBenchJson(machine, limits, bench, results),
-                           ModelBenchPicture(machine, results));
+                           ModelBenchPicture(machine, limits, results));
 }
 
 }  // namespace

@@ -33,10 +33,12 @@ class Kernels {
     const int64_t queries = std::max(most_rows * call_.group, AllAtOnce() ? call_.args.heads : 0);
     return AttentionWorkspaceFloats(queries, call_.args.key_dim);
   }
-  // Groups [first, first + count); states: of one group after another's.
-  void Chunk(const AttentionRows& block, int64_t first, int64_t count, int64_t chunk,
+  // Groups [first, first + count); states: of one group after another's. goes_on: the next call of
+  // this thread is the next chunk's.
+  void Chunk(const AttentionRows& block, int64_t first, int64_t count, int64_t chunk, bool goes_on,
              float* workspace, float* states) const {
-    const AttentionArgs args = ArgsOf(block);
+    AttentionArgs args = ArgsOf(block);
+    args.goes_on = goes_on;
     const float* q = call_.q + FirstRow(block) * call_.args.heads * call_.args.key_dim;
     if (block.rows == 1 && count == groups() && AllAtOnce()) {
       AttentionBlock all = BlockOf(block, 0);
@@ -62,7 +64,7 @@ class Kernels {
   bool AllAtOnce() const {
     return table_.attention_row != nullptr && call_.args.bf16_products &&
            call_.args.format != KvFormat::kF32 && call_.kv_heads > 1 &&
-           call_.args.heads <= kQueriesPerBlock;
+           call_.args.heads <= kAttentionRowHeads;
   }
   static int64_t FirstRow(const AttentionRows& block) { return block.run->first_row + block.first; }
   AttentionBlock BlockOf(const AttentionRows& block, int64_t group) const {
@@ -159,7 +161,7 @@ void RunAttention(const IsaTable& table, ThreadPool& pool, const AttentionCall& 
             1);
       const int64_t chunk = (first - block.first_unit) / groups;
       const int64_t group = (first - block.first_unit) % groups;
-      kernels.Chunk(block, group, task_units, chunk, workspaces + worker * workspace_floats,
+      kernels.Chunk(block, group, task_units, chunk, false, workspaces + worker * workspace_floats,
                     states_of(block, chunk, group));
     };
     ForTasks(pool, units / task_units, products < kProductsAlone, run_task);
@@ -189,7 +191,8 @@ void RunAttention(const IsaTable& table, ThreadPool& pool, const AttentionCall& 
     float* next = totals + task_groups * states_floats;
     for (int64_t chunk = 0; chunk < block.chunks; ++chunk) {
       float* states = chunk == 0 ? totals : next;
-      kernels.Chunk(block, first_group, task_groups, chunk, workspace, states);
+      kernels.Chunk(block, first_group, task_groups, chunk, chunk + 1 < block.chunks, workspace,
+                    states);
       for (int64_t i = 0; chunk > 0 && i < task_groups; ++i) {
         kernels.Merge(block, first_group + i, next + i * group_floats, totals + i * group_floats);
       }
@@ -202,6 +205,7 @@ void RunAttention(const IsaTable& table, ThreadPool& pool, const AttentionCall& 
 
 void Ops::GqaWrite(const GqaShape& shape, const KvSlab& slab, std::span<const KvRun> runs,
                    const float* k, const float* v) const {
+  Begin(Operation::kKvWrite);
   const KvRowLayout layout =
       GqaRowLayout(slab.format, slab.page_tokens, shape.kv_heads, shape.head_dim);
   KvPart key{.from = k,
@@ -230,6 +234,7 @@ void Ops::GqaWrite(const GqaShape& shape, const KvSlab& slab, std::span<const Kv
 
 void Ops::GqaAttention(const GqaShape& shape, const KvSlab& slab, std::span<const KvRun> runs,
                        const float* q, float* out) const {
+  Begin(Operation::kAttention);
   TERN_CHECK(shape.kv_heads > 0 && shape.heads % shape.kv_heads == 0);
   const KvRowLayout layout =
       GqaRowLayout(slab.format, slab.page_tokens, shape.kv_heads, shape.head_dim);

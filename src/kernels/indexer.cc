@@ -26,6 +26,7 @@ int64_t PassRows(int64_t rows, int64_t positions) {
 
 void Ops::IndexerWrite(const IndexerShape& shape, const KvSlab& slab, std::span<const KvRun> runs,
                        const float* k) const {
+  Begin(Operation::kKvWrite);
   const KvRowLayout layout = IndexRowLayout(slab.format, slab.page_tokens, shape.dim);
   const KvPart part{.from = k,
                     .numbers = shape.dim,
@@ -40,6 +41,7 @@ void Ops::IndexerWrite(const IndexerShape& shape, const KvSlab& slab, std::span<
 void Ops::IndexerSelect(const IndexerShape& shape, const KvSlab& slab, std::span<const KvRun> runs,
                         const float* q, const float* w, int32_t* positions,
                         RowSelection* selections) const {
+  Begin(Operation::kIndexer);
   const KvRowLayout layout = IndexRowLayout(slab.format, slab.page_tokens, shape.dim);
   const int64_t workspace_floats = AttentionWorkspaceFloats(shape.heads, shape.dim);
   float* workspaces = Grow(scratch_->workspaces, pool_.threads() * workspace_floats);

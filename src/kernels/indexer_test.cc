@@ -2,6 +2,8 @@
 #include <cmath>
 #include <numeric>
 
+#include "kernels/dispatch.h"
+#include "kernels/kv_layout.h"
 #include "kernels/ops.h"
 #include "kernels/testing.h"
 #include "kernels/testing_kv.h"
@@ -13,6 +15,8 @@ namespace {
 using testing::BitsOf;
 using testing::kUnitF32;
 using testing::RandomFloats;
+
+constexpr double kUnitBf16 = 0x1p-8;
 
 // The rule, as a stable sort: larger first, NaN last, the lowest index wins a tie.
 std::vector<int32_t> SortedTopK(const std::vector<float>& x, int64_t k) {
@@ -62,6 +66,11 @@ class IndexerTest : public ::testing::TestWithParam<std::string> {
   std::unique_ptr<Ops> MakeOps(ThreadPool& pool) {
     return std::move(Ops::Create(GetParam(), pool)).value();
   }
+  // Unit roundoff of queries: avx512 multiplies them as BF16 where keys are no float32 and are
+  // whole pairs.
+  double UnitOfQueries(KvFormat format, int64_t dim) const {
+    return GetParam() == "avx512" && format != KvFormat::kF32 && dim % 2 == 0 ? kUnitBf16 : 0.0;
+  }
 };
 
 struct KeyPages {
@@ -72,6 +81,16 @@ struct KeyPages {
                            std::byte{0xFF});
     }
     for (auto& page : storage) bases.push_back(page.data());
+  }
+  // Keys [positions, dim] as they are stored.
+  std::vector<float> Keys(int64_t dim, int64_t positions) const {
+    std::vector<float> keys;
+    for (int64_t i = 0; i < positions * dim; ++i) {
+      const int64_t p = i / dim;
+      const testing::SlabReader reader{slab, bases[static_cast<size_t>(p / slab.page_tokens)]};
+      keys.push_back(static_cast<float>(reader.IndexKey(dim, p % slab.page_tokens, i % dim)));
+    }
+    return keys;
   }
   KvSlab slab;
   std::vector<std::vector<std::byte>> storage;
@@ -96,8 +115,101 @@ Score ScoreOf(const IndexerShape& shape, const float* q, const float* w, const f
   return score;
 }
 
-// float32 scores may order positions differently from float64 only where their scores are closer
-// than the error of both: (dim + heads + 4) u of the terms.
+// Of a score's terms: products and sums of a dot, then weight, heads, scale and the key's own scale
+// are (dim + heads + 4) u; relu makes no error larger. Rounded queries add their unit roundoff:
+// each product has one.
+double RelativeBound(const IndexerShape& shape, double unit_of_queries) {
+  return static_cast<double>(shape.dim + shape.heads + 4) * kUnitF32 + unit_of_queries;
+}
+
+// Scores of rows from position `history` on, `block_rows` rows at a time: [rows, history + rows],
+// NaN where a row sees no position.
+std::vector<float> ScoresOf(const IsaTable& table, const IndexerShape& shape, const KeyPages& pages,
+                            int64_t history, int64_t rows, int64_t block_rows, const float* q,
+                            const float* w) {
+  const KvSlab& slab = pages.slab;
+  const KvRowLayout layout = IndexRowLayout(slab.format, slab.page_tokens, shape.dim);
+  const AttentionArgs args{.format = slab.format,
+                           .pages = pages.bases.data(),
+                           .page_tokens = slab.page_tokens,
+                           .k_offset_bytes = slab.offset_bytes,
+                           .k_row_bytes = layout.k_row,
+                           .scales_offset_bytes = slab.offset_bytes + layout.scales_offset,
+                           .scales_row_bytes = layout.scales_row,
+                           .heads = shape.heads,
+                           .key_dim = shape.dim,
+                           .scale = shape.scale};
+  const int64_t stride = history + rows;
+  std::vector<float> workspace(
+      static_cast<size_t>(AttentionWorkspaceFloats(shape.heads, shape.dim)));
+  std::vector<float> scores(static_cast<size_t>(rows * stride), NAN);
+  for (int64_t row = 0; row < rows; row += block_rows) {
+    const AttentionBlock block{.first_position = history + row,
+                               .rows = std::min(block_rows, rows - row)};
+    for (int64_t p = 0; p < block.first_position + block.rows; p += kAttentionChunk) {
+      table.index_scores(args, block, q + row * shape.heads * shape.dim, w + row * shape.heads,
+                         p / kAttentionChunk, workspace.data(), scores.data() + row * stride + p,
+                         stride);
+    }
+  }
+  for (int64_t row = 0; row < rows; ++row) {
+    const auto begin = scores.begin() + row * stride;
+    std::fill(begin + history + row + 1, begin + stride, NAN);
+  }
+  return scores;
+}
+
+// Also that a score's bits are its position's own: pages and blocks of rows leave them.
+TEST_P(IndexerTest, ScoresAreWithinTheirBoundWhateverIsBesideThem) {
+  const IsaTable& table = **FindIsa(GetParam());
+  ThreadPool pool(1);
+  const auto ops = MakeOps(pool);
+  uint32_t seed = 1;
+  const std::tuple<IndexerShape, int64_t, int64_t> cases[] = {
+      {{.heads = 1, .dim = 2, .scale = 1.0f}, 270, 19},
+      {{.heads = 3, .dim = 20, .scale = 0.3f}, 0, 40},
+      {{.heads = 5, .dim = 7, .scale = 0.3f}, 20, 3},
+      {{.heads = 32, .dim = 128, .scale = 0.088f}, 250, 18},
+      {{.heads = 33, .dim = 34, .scale = 0.17f}, 21, 2},
+      {{.heads = 64, .dim = 70, .scale = 0.12f}, 255, 2},
+  };
+  for (const auto& [shape, history, rows] : cases) {
+    for (const KvFormat format : testing::kAllKvFormats) {
+      const int64_t positions = history + rows;
+      const std::vector<float> written = RandomFloats(positions * shape.dim, ++seed);
+      const std::vector<float> q = RandomFloats(rows * shape.heads * shape.dim, ++seed);
+      const std::vector<float> w = RandomFloats(rows * shape.heads, ++seed);
+      const double bound = RelativeBound(shape, UnitOfQueries(format, shape.dim));
+      std::vector<uint32_t> expected_bits;
+      for (const auto& [page_tokens, block_rows] : {std::pair{64, 16}, {1, 1}, {16, 7}}) {
+        KeyPages pages(shape, format, page_tokens, positions);
+        const KvRun write{pages.bases.data(), 0, 0, positions};
+        ops->IndexerWrite(shape, pages.slab, {&write, 1}, written.data());
+        const std::vector<float> scores =
+            ScoresOf(table, shape, pages, history, rows, block_rows, q.data(), w.data());
+        if (!expected_bits.empty()) {
+          ASSERT_EQ(BitsOf(scores), expected_bits)
+              << shape.heads << "x" << shape.dim << ", pages of " << page_tokens;
+          continue;
+        }
+        expected_bits = BitsOf(scores);
+        const std::vector<float> k = pages.Keys(shape.dim, positions);
+        for (int64_t row = 0; row < rows; ++row) {
+          for (int64_t p = 0; p <= history + row; ++p) {
+            const Score score = ScoreOf(shape, q.data() + row * shape.heads * shape.dim,
+                                        w.data() + row * shape.heads, k.data() + p * shape.dim);
+            ASSERT_NEAR(scores[static_cast<size_t>(row * positions + p)], score.value,
+                        bound * score.magnitude)
+                << shape.heads << "x" << shape.dim << ", row " << row << ", position " << p;
+          }
+        }
+      }
+    }
+  }
+}
+
+// Scores may order positions differently from float64 only where their scores are closer than the
+// error of both.
 TEST_P(IndexerTest, SelectsTheLargestScoresWithinTheirErrorAscending) {
   ThreadPool pool(2);
   const auto ops = MakeOps(pool);
@@ -117,12 +229,7 @@ TEST_P(IndexerTest, SelectsTheLargestScoresWithinTheirErrorAscending) {
       const std::vector<float> w = RandomFloats(rows * shape.heads, ++seed);
       const KvRun write{pages.bases.data(), 0, 0, positions};
       ops->IndexerWrite(shape, pages.slab, {&write, 1}, k.data());
-      for (int64_t i = 0; i < positions * shape.dim; ++i) {
-        const int64_t p = i / shape.dim;
-        const testing::SlabReader reader{pages.slab, pages.bases[static_cast<size_t>(p / 16)]};
-        k[static_cast<size_t>(i)] =
-            static_cast<float>(reader.IndexKey(shape.dim, p % 16, i % shape.dim));
-      }
+      k = pages.Keys(shape.dim, positions);
       std::vector<int32_t> selected(static_cast<size_t>(rows * shape.top_k), -1);
       std::vector<RowSelection> selections(static_cast<size_t>(rows), RowSelection{nullptr, 77});
       const KvRun run{pages.bases.data(), history, 0, rows};
@@ -149,7 +256,7 @@ TEST_P(IndexerTest, SelectsTheLargestScoresWithinTheirErrorAscending) {
           const Score score = ScoreOf(shape, q.data() + row * shape.heads * shape.dim,
                                       w.data() + row * shape.heads, k.data() + p * shape.dim);
           error = std::max(
-              error, static_cast<double>(shape.dim + shape.heads + 4) * kUnitF32 * score.magnitude);
+              error, RelativeBound(shape, UnitOfQueries(format, shape.dim)) * score.magnitude);
           if (taken[static_cast<size_t>(p)]) {
             lowest_taken = std::min(lowest_taken, score.value);
           } else {

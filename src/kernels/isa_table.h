@@ -64,6 +64,8 @@ struct AttentionArgs {
   // Sparse attention: the positions to attend, ascending; null: all.
   const int32_t* positions = nullptr;
   int64_t selected = 0;
+  // Whether the caller goes on with the next chunk: its first rows may be asked for.
+  bool goes_on = false;
 };
 
 // The queries of a call: heads [first_head, first_head + heads), which share KV head kv_head, of
@@ -81,13 +83,16 @@ inline constexpr int64_t AttentionMaxIndex(int64_t value_dim) { return (value_di
 inline constexpr int64_t AttentionStateFloats(int64_t value_dim) {
   return AttentionMaxIndex(value_dim) + 16;
 }
+// The most heads that attention_row takes.
+inline constexpr int64_t kAttentionRowHeads = 32;
 // Workspace of attention_chunk, attention_row and index_scores: a tile of keys, each query's
-// scores, queries rounded to BF16, and a chunk of values (at most as long as keys) expanded to
+// scores, queries rounded to BF16, and a chunk of keys or values (at most as long) expanded to
 // BF16.
 inline constexpr int64_t AttentionWorkspaceFloats(int64_t queries, int64_t key_dim) {
-  return AttentionMaxIndex(key_dim) * 32 + queries * kAttentionChunk +
-         queries * AttentionMaxIndex(key_dim) / 2 +
-         kAttentionChunk * AttentionMaxIndex(key_dim) / 2;
+  const int64_t row = AttentionMaxIndex(key_dim);
+  const int64_t floats =
+      row * 32 + queries * kAttentionChunk + queries * row / 2 + kAttentionChunk * row / 2;
+  return (floats + 15) / 16 * 16;  // whole cache lines: each worker's begins with one
 }
 
 // What `tern bench` measures as limits; not used by models. Loops over registers run `rounds`

@@ -21,7 +21,8 @@ constexpr int64_t kProductsPerTask = 1 << 16;
 
 int64_t RowBlocks(int64_t rows) { return (rows + kRowsPerTask - 1) / kRowsPerTask; }
 
-// A multiple of four where there is work enough: kernels keep up to four panels in flight.
+// Four or more where there is work enough: rows of a block are then read four times from the
+// second-level cache for once from behind it.
 int64_t PanelsPerTask(const MatMulProduct& product, int64_t all_panels, int threads) {
   const int64_t rows = std::min(product.rows, kRowsPerTask);
   const int64_t products = std::max<int64_t>(product.args.k * kPanelRows * rows, 1);
@@ -29,6 +30,19 @@ int64_t PanelsPerTask(const MatMulProduct& product, int64_t all_panels, int thre
   const int64_t share = all_panels / (2 * threads);
   if (share >= 4) return (panels + 3) / 4 * 4;
   return share >= 2 ? 2 : 1;
+}
+
+// Cuts `tasks` into runs, in rounds of two for each thread that share half of what is left: long
+// stretches of memory first, and short ones at the end, so that all threads end together. begins:
+// the first task of each run, and then `tasks`.
+void CutRuns(int64_t tasks, int threads, std::vector<int64_t>& begins) {
+  const int64_t round = 2 * threads;
+  begins.clear();
+  for (int64_t first = 0; first < tasks;) {
+    const int64_t size = std::max<int64_t>((tasks - first) / (2 * round), 1);
+    for (int64_t i = 0; i < round && first < tasks; ++i, first += size) begins.push_back(first);
+  }
+  begins.push_back(tasks);
 }
 
 // Item `at` of the one whose range [first, next first) holds it.
@@ -119,7 +133,19 @@ void RoundInputs(const IsaTable& table, ThreadPool& pool, Activations activation
   }
 }
 
-void Run(const IsaTable& table, ThreadPool& pool, std::vector<MatMulProduct>& products) {
+void RunTask(const IsaTable& table, const std::vector<MatMulProduct>& products, int64_t task) {
+  const MatMulProduct& product = ItemAt(products, task, &MatMulProduct::first_task);
+  // Row blocks of one panel range are neighbours: they find its weights in a shared cache.
+  const int64_t row_blocks = RowBlocks(product.rows);
+  const int64_t panel = (task - product.first_task) / row_blocks * product.panels_per_task;
+  const int64_t row = (task - product.first_task) % row_blocks * kRowsPerTask;
+  table.matmul(product.args, panel,
+               std::min(panel + product.panels_per_task, PanelsOf(product.args.n)), row,
+               std::min(row + kRowsPerTask, product.rows));
+}
+
+void Run(const IsaTable& table, ThreadPool& pool, std::vector<MatMulProduct>& products,
+         std::vector<int64_t>& runs) {
   int64_t all_panels = 0, tasks = 0;
   for (const MatMulProduct& product : products) all_panels += PanelsOf(product.args.n);
   for (MatMulProduct& product : products) {
@@ -128,15 +154,12 @@ void Run(const IsaTable& table, ThreadPool& pool, std::vector<MatMulProduct>& pr
     tasks += (PanelsOf(product.args.n) + product.panels_per_task - 1) / product.panels_per_task *
              RowBlocks(product.rows);
   }
-  pool.ParallelFor(tasks, [&](int64_t task, int) {
-    const MatMulProduct& product = ItemAt(products, task, &MatMulProduct::first_task);
-    // Row blocks of one panel range are neighbours: they find its weights in a shared cache.
-    const int64_t row_blocks = RowBlocks(product.rows);
-    const int64_t panel = (task - product.first_task) / row_blocks * product.panels_per_task;
-    const int64_t row = (task - product.first_task) % row_blocks * kRowsPerTask;
-    table.matmul(product.args, panel,
-                 std::min(panel + product.panels_per_task, PanelsOf(product.args.n)), row,
-                 std::min(row + kRowsPerTask, product.rows));
+  CutRuns(tasks, pool.threads(), runs);
+  pool.ParallelFor(static_cast<int64_t>(runs.size()) - 1, [&](int64_t run, int) {
+    const int64_t end = runs[static_cast<size_t>(run) + 1];
+    for (int64_t task = runs[static_cast<size_t>(run)]; task < end; ++task) {
+      RunTask(table, products, task);
+    }
   });
 }
 
@@ -168,7 +191,7 @@ void Ops::Multiply(const float* x, int64_t rows, std::span<const MatMulTarget> t
     products.push_back({.args = args, .rows = rows});
   }
   RoundInputs(table_, pool_, activations_, scratch_->activations, products);
-  Run(table_, pool_, products);
+  Run(table_, pool_, products, scratch_->runs);
 }
 
 void Ops::MatMul(std::span<const MatMulGroup> groups) const {
@@ -193,7 +216,7 @@ void Ops::MatMul(std::span<const MatMulGroup> groups) const {
   }
   if (products.empty()) return;
   RoundInputs(table_, pool_, activations_, scratch_->activations, products);
-  Run(table_, pool_, products);
+  Run(table_, pool_, products, scratch_->runs);
 }
 
 }  // namespace tern

@@ -215,6 +215,7 @@ class Expanded {
 
 void Ops::MlaWrite(const MlaShape& shape, const KvSlab& slab, std::span<const KvRun> runs,
                    const float* latent, const float* rope) const {
+  Begin(Operation::kKvWrite);
   const KvRowLayout layout = MlaRowLayout(slab.format, slab.page_tokens, shape.latent, shape.rope);
   const int64_t tiles = KvTiles(shape.latent);
   KvPart latents{.from = latent,
@@ -259,6 +260,7 @@ void Ops::MlaWrite(const MlaShape& shape, const KvSlab& slab, std::span<const Kv
 void Ops::MlaDecodeAttention(const MlaShape& shape, const KvSlab& slab, std::span<const KvRun> runs,
                              const float* q, std::span<const RowSelection> selections,
                              float* out) const {
+  Begin(Operation::kAttention);
   const AttentionCall call{.args = LatentArgs(shape, slab),
                            .kv_heads = 1,
                            .group = std::min(shape.heads, kHeadsPerTask),
@@ -273,6 +275,7 @@ void Ops::MlaDecodeAttention(const MlaShape& shape, const KvSlab& slab, std::spa
 void Ops::MlaPrefillAttention(const MlaShape& shape, const KvSlab& slab,
                               std::span<const KvRun> runs, const PackedMatrix& kv_b, const float* q,
                               float* out) const {
+  Begin(Operation::kAttention);
   TERN_CHECK(kv_b.rows() == shape.heads * (shape.nope + shape.value) &&
              kv_b.columns() == shape.latent);
   int64_t most_rows = 0;

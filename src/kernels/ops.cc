@@ -7,6 +7,7 @@
 
 #include "kernels/dispatch.h"
 #include "kernels/isa_table.h"
+#include "kernels/matmul_observer.h"
 #include "kernels/scratch.h"
 
 namespace tern {
@@ -40,8 +41,18 @@ Ops::~Ops() = default;
 
 const char* Ops::isa() const { return table_.name; }
 
+void Ops::ShowAttentionInput(const PackedMatrix& weight, const float* x, int64_t rows) const {
+  if (observer_ == nullptr || rows == 0) return;
+  observer_->OnAttentionInput(weight, x, weight.columns(), rows);
+}
+
+void Ops::Begin(Operation operation) const {
+  if (observer_ != nullptr) observer_->OnOperation(operation);
+}
+
 void Ops::RmsNorm(const float* x, int64_t rows, int64_t columns, const float* weight, float eps,
                   float* y) const {
+  Begin(Operation::kNorm);
   ForRanges(pool_, rows, kElementsPerChunk / std::max<int64_t>(columns, 1),
             [&](int64_t begin, int64_t end) {
               table_.rms_norm(x + begin * columns, end - begin, columns, weight, eps,
@@ -51,6 +62,7 @@ void Ops::RmsNorm(const float* x, int64_t rows, int64_t columns, const float* we
 
 void Ops::LayerNorm(const float* x, int64_t rows, int64_t columns, const float* weight,
                     const float* bias, float eps, float* y) const {
+  Begin(Operation::kNorm);
   ForRanges(pool_, rows, kElementsPerChunk / std::max<int64_t>(columns, 1),
             [&](int64_t begin, int64_t end) {
               table_.layer_norm(x + begin * columns, end - begin, columns, weight, bias, eps,
@@ -60,6 +72,7 @@ void Ops::LayerNorm(const float* x, int64_t rows, int64_t columns, const float* 
 
 void Ops::Rope(float* x, int64_t rows, int64_t heads, int64_t head_dim, int64_t rotary_dims,
                RopeStyle style, const float* cos, const float* sin) const {
+  Begin(Operation::kRope);
   const int64_t row_floats = heads * head_dim, half = rotary_dims / 2;
   ForRanges(pool_, rows, kElementsPerChunk / std::max<int64_t>(row_floats, 1),
             [&](int64_t begin, int64_t end) {
@@ -69,6 +82,7 @@ void Ops::Rope(float* x, int64_t rows, int64_t heads, int64_t head_dim, int64_t 
 }
 
 void Ops::Hadamard(float* x, int64_t rows, int64_t dim) const {
+  Begin(Operation::kIndexer);
   const int64_t piece = dim & -dim;
   const auto scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(piece)));
   ForRanges(pool_, rows * (dim / piece), kElementsPerChunk / piece / 4,
@@ -89,12 +103,14 @@ void Ops::Hadamard(float* x, int64_t rows, int64_t dim) const {
 }
 
 void Ops::SiluMul(const float* gate, const float* up, int64_t n, float* out) const {
+  Begin(Operation::kActivation);
   ForRanges(pool_, n, kElementsPerChunk / 2, [&](int64_t begin, int64_t end) {
     table_.silu_mul(gate + begin, up + begin, end - begin, out + begin);
   });
 }
 
 void Ops::Add(float* x, const float* y, int64_t n) const {
+  Begin(Operation::kAdd);
   ForRanges(pool_, n, kElementsPerChunk,
             [&](int64_t begin, int64_t end) { table_.add(x + begin, y + begin, end - begin); });
 }

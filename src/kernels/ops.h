@@ -26,6 +26,19 @@ namespace tern {
 class MatMulObserver;
 struct IsaTable;
 
+// What a pass is made of besides matrix products, as an observer hears of it.
+enum class Operation {
+  kNorm,
+  kRope,
+  kActivation,
+  kAdd,
+  kKvWrite,
+  kAttention,
+  kIndexer,
+  kRouting,  // experts: choosing them, gathering their rows, adding their results
+  kCopy,     // parts of rows, to where an operation wants them
+};
+
 // kReference: float32 on dequantized weights. kProduction: weights as stored, activations rounded
 // to BF16 where the level has BF16 products (float32 sums).
 enum class Precision { kReference, kProduction };
@@ -149,7 +162,9 @@ class Ops {
   void SetObserver(MatMulObserver* observer) { observer_ = observer; }
   // Shows x [rows, weight.columns()] to the observer. For a weight that attention multiplies with
   // rows of its own choice (kv_b), which are not shown.
-  void ShowInput(const PackedMatrix& weight, const float* x, int64_t rows) const;
+  void ShowAttentionInput(const PackedMatrix& weight, const float* x, int64_t rows) const;
+  // Tells the observer that `operation` begins: for work that models do themselves.
+  void Begin(Operation operation) const;
 
   // y = weight * x / sqrt(mean(x^2) + eps), per row of `columns`. x may equal y.
   void RmsNorm(const float* x, int64_t rows, int64_t columns, const float* weight, float eps,
@@ -222,6 +237,7 @@ class Ops {
 
  private:
   Ops(const IsaTable& table, ThreadPool& pool);
+  void ShowInput(const PackedMatrix& weight, const float* x, int64_t rows) const;
   // MatMul that nobody sees.
   void Multiply(const float* x, int64_t rows, std::span<const MatMulTarget> targets) const;
 

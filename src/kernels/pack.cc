@@ -20,7 +20,7 @@ namespace {
 template <typename Fn>
 Result<PackedMatrix> PackInTasks(ThreadPool& pool, int64_t n, int64_t k, PackFormat format,
                                  Fn&& pack) {
-  const int64_t panels = PanelsOf(n), stride = PanelLayoutOf(format, k).stride;
+  const int64_t panels = PanelsOf(n), stride = PanelBytes(format, k);
   const bool empty = n == 0 || k == 0;
   Buffer data(empty ? 0 : static_cast<size_t>(panels * stride));
   if (!empty) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 #include <vector>
 
 #include "kernels/attention.h"
@@ -11,12 +12,17 @@
 
 namespace tern {
 
-// `count` numbers of memory that is kept. Contents are whatever was there: resize alone would clear
-// what a smaller call has cut off.
+// `count` numbers of memory that is kept, from the start of a cache line on: registers as long as a
+// line that lie across two take twice as long to load and store. Contents are whatever was there:
+// resize alone would clear what a smaller call has cut off.
 template <typename T>
 T* Grow(std::vector<T>& memory, int64_t count) {
-  if (memory.size() < static_cast<size_t>(count)) memory.resize(static_cast<size_t>(count));
-  return memory.data();
+  static_assert(std::is_arithmetic_v<T>);
+  constexpr size_t kLine = 64;
+  const size_t size = static_cast<size_t>(count) + kLine / sizeof(T);
+  if (memory.size() < size) memory.resize(size);
+  return reinterpret_cast<T*>((reinterpret_cast<uintptr_t>(memory.data()) + kLine - 1) / kLine *
+                              kLine);
 }
 
 // One product of a MatMul: [rows, k] by a weight.
@@ -54,6 +60,7 @@ struct ActivationScratch {
 
 struct Ops::Scratch {
   std::vector<MatMulProduct> products;
+  std::vector<int64_t> runs;  // of their tasks: the first of each, and the end
   ActivationScratch activations;
   // Attention: per worker, a kernel's workspace and one block's states. The expanded form: all of
   // its memory (mla.cc).

@@ -12,7 +12,8 @@ namespace {
 uint32_t KeyOf(float x) {
   if (x != x) return 0;
   const auto bits = std::bit_cast<uint32_t>(x + 0.0f);
-  return bits >> 31 != 0 ? ~bits : bits | 0x80000000u;
+  // Without a branch: no CPU foresees signs.
+  return bits ^ (static_cast<uint32_t>(static_cast<int32_t>(bits) >> 31) | 0x80000000u);
 }
 
 // Digits of 11, 11 and 10 bits, the highest first.

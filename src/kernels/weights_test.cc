@@ -161,8 +161,7 @@ TEST(WeightsTest, PackedWeightsAreExact) {
     for (const Precision precision : {Precision::kReference, Precision::kProduction}) {
       const PackFormat format = PackFormatOf(view, precision);
       const int64_t panels = PanelsOf(view.rows);
-      std::vector<std::byte> packed(
-          static_cast<size_t>(panels * PanelLayoutOf(format, view.columns).stride));
+      std::vector<std::byte> packed(static_cast<size_t>(panels * PanelBytes(format, view.columns)));
       ASSERT_TRUE(PackPanels(view, format, 0, panels, packed.data()));
       for (int64_t i = 0; i < view.rows * view.columns; ++i) {
         const double w =
@@ -179,7 +178,7 @@ TEST(WeightsTest, ResidentBytesStayWithinTwelvePercent) {
   for (const auto& [rows, columns] :
        {std::pair<int64_t, int64_t>{256, 768}, {1536, 256}, {2048, 7168}}) {
     const auto check = [&, n = rows, k = columns](int format, int64_t checkpoint) {
-      EXPECT_LE(static_cast<double>(PanelsOf(n) * PanelLayoutOf(format, k).stride),
+      EXPECT_LE(static_cast<double>(PanelsOf(n) * PanelBytes(format, k)),
                 1.12 * static_cast<double>(checkpoint))
           << format << " " << n << "x" << k;
     };
@@ -209,7 +208,15 @@ TEST_P(WeightProductTest, WithinTheSummationBound) {
   const auto ops = MakeOps(pool);
   uint32_t seed = 1;
   for (const auto& [n, k] :
-       {std::pair<int64_t, int64_t>{1, 1}, {150, 131}, {17, 256}, {33, 384}, {50, 130}, {16, 7}}) {
+       {std::pair<int64_t, int64_t>{1, 1},
+        {150, 131},
+        {17, 256},
+        {33, 384},
+        {50, 130},
+        {16, 7},
+        // Over the borders of the largest blocks: FP8's, and INT4's with zero points.
+        {19, 2049},
+        {17, 1280}}) {
     for (const Quantized& weight : RandomWeights(n, k, seed += 50)) {
       for (const int64_t rows : {1, 3, 13}) {
         const std::vector<float> x = RandomFloats(rows * k, ++seed);

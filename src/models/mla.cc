@@ -15,6 +15,7 @@ constexpr float kLatentNormEps = 1e-6f;
 // out[r] = x[r * stride .. + columns) for each row.
 void CopyColumns(const Ops& ops, const float* x, int64_t stride, int64_t rows, int64_t columns,
                  float* out, int64_t out_stride) {
+  ops.Begin(Operation::kCopy);
   ops.pool().ParallelFor((rows + 63) / 64, [&](int64_t chunk, int) {
     for (int64_t r = chunk * 64; r < std::min(rows, chunk * 64 + 64); ++r) {
       std::memcpy(out + r * out_stride, x + r * stride,
@@ -195,7 +196,7 @@ void MlaLayer::Project(const Ops& ops, const KvSlab& slab, const AttentionPass& 
   ops.RmsNorm(w.latent_, rows, s.latent, kv_norm_.data(), kLatentNormEps, w.latent_);
   ops.Rope(w.k_rope_, rows, 1, s.rope, s.rope, rope_style_, pass.cos, pass.sin);
   ops.MlaWrite(s, slab, pass.kv_runs, w.latent_, w.k_rope_);
-  ops.ShowInput(kv_b_, w.latent_, rows);
+  ops.ShowAttentionInput(kv_b_, w.latent_, rows);
 }
 
 void MlaLayer::Attend(const Ops& ops, const KvSlab& slab, const AttentionPass& pass,

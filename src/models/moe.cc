@@ -199,6 +199,7 @@ void FeedForward::ForwardMixture(const Ops& ops, const float* x, int64_t rows,
   const int64_t inner = config.moe_intermediate_size;
   const MatMulTarget router[] = {{&mixture.router, w.logits}};
   ops.MatMul(x, rows, router);
+  ops.Begin(Operation::kRouting);
   ops.pool().ParallelFor(rows, [&](int64_t row, int) {
     ChooseExperts(config, w.logits + row * experts, mixture.bias.data(),
                   w.scores + row * 3 * experts, w.experts.data() + row * top,
@@ -226,6 +227,7 @@ void FeedForward::ForwardMixture(const Ops& ops, const float* x, int64_t rows,
 
   const bool has_shared = !mixture.shared.gate.empty();
   if (has_shared) mixture.shared.Forward(ops, x, rows, w.gated, w.shared);
+  ops.Begin(Operation::kRouting);
   ops.pool().ParallelFor(rows, [&](int64_t row, int) {
     float* const sum = out + row * hidden_;
     std::fill_n(sum, hidden_, 0.0f);

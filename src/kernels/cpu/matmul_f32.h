@@ -1,5 +1,6 @@
 // Matrix product in float32 for every format: 256 columns of a panel are expanded to float32 in L1
-// (once for all rows of the call), then rows accumulate over them in column order. Running sums
+// (once for all rows of the call; one row by BF16 weights multiplies them as they are read), then
+// rows accumulate over them in column order. Running sums
 // wait in memory between column blocks, which rounds nothing, so a row's bits depend on neither the
 // number of rows nor the blocking.
 // See kernels/cpu/isa_common.h for the rules of this file; vec.h of a level comes first.
@@ -10,7 +11,7 @@
 namespace tern {
 namespace {
 
-constexpr int64_t kColumnBlock = 256;  // a multiple of every format's block
+constexpr int64_t kColumnBlock = 256;  // a multiple of every format's group
 constexpr int64_t kRowBlock = 64;
 
 // The two columns of a BF16 pair.
@@ -71,8 +72,17 @@ template <int kShift>
   return AsFloat(Or(sign, AsInt(Mul(magnitude, Set(0x1p120f)))));
 }
 
-[[maybe_unused]] inline Vec LoadInt4Scale(Int4Scale type, const std::byte* scales, int64_t group) {
-  switch (type) {
+// Of the group that begins at `column`, counted from the first of its block. A shift: a division
+// would take longer than the group's products.
+[[maybe_unused]] inline int64_t Int4GroupInBlock(const Int4Format& format, const PanelBlock& block,
+                                                 int64_t column) {
+  return InBlock(block, column) >> format.group_bits();
+}
+[[maybe_unused]] inline Vec LoadInt4Scale(const Int4Format& format, const PanelBlock& block,
+                                          const std::byte* panel, int64_t column) {
+  const std::byte* scales = panel + BlockAt(block, column) + block.scales;
+  const int64_t group = Int4GroupInBlock(format, block, column);
+  switch (format.scale) {
     case kInt4Bf16:
       return FloatOfBf16(LoadU16(scales + group * 32));
     case kInt4F16:
@@ -81,6 +91,10 @@ template <int kShift>
       return Load(At<float>(scales, group * 64));
   }
   return Zero();
+}
+[[maybe_unused]] inline VecI LoadInt4Zero(const Int4Format& format, const PanelBlock& block,
+                                          const std::byte* panel, int64_t column) {
+  return LoadI8(panel + BlockAt(block, column) + Int4GroupInBlock(format, block, column) * 16);
 }
 
 template <int kShift>
@@ -104,65 +118,73 @@ template <int kShift>
 
 // Columns [begin, end) of a panel as [end - begin][16] float32 (an odd column count of BF16 or FP8
 // writes one more, zero). REQUIRES: begin is a multiple of kColumnBlock.
-[[maybe_unused]] void ExpandPanel(int format, const PanelLayout& layout, const std::byte* panel,
-                                  int64_t begin, int64_t end, float* out) {
-  const std::byte* super = panel + layout.super;
-  const std::byte* scales = panel + layout.scales;
-  const std::byte* quants = panel + layout.quants;
+[[maybe_unused]] void ExpandPanel(int format, const std::byte* panel, int64_t begin, int64_t end,
+                                  float* out) {
+  const PanelBlock block = PanelBlockOf(format);
+  const auto quants = [&](int64_t k) { return panel + QuantsAt(block, k); };
+  const auto super = [&](int64_t k) { return panel + BlockAt(block, k); };
   if (IsInt4(format)) {
     const Int4Format f = Int4FormatOf(format);
-    for (int64_t group = begin / f.group; group * f.group < end; ++group) {
-      const Vec d = LoadInt4Scale(f.scale, scales, group);
-      const VecI z = f.zeros ? AddI(LoadI8(super + group * 16), SetI(-8)) : SetI(-8);
-      for (int64_t k = group * f.group; k < (group + 1) * f.group; k += 8, out += 8 * kLanes) {
-        ExpandInt4(quants + k * 8, d, z, out);
-      }
+    for (int64_t group = begin; group < end; group += f.group) {
+      const Vec d = LoadInt4Scale(f, block, panel, group);
+      const VecI z = f.zeros ? AddI(LoadInt4Zero(f, block, panel, group), SetI(-8)) : SetI(-8);
+      const std::byte* words = quants(group);
+      for (int64_t k = 0; k < f.group; k += 8, out += 8 * kLanes)
+        ExpandInt4(words + k * 8, d, z, out);
     }
     return;
   }
   switch (format) {
     case kPackBf16:
-      for (int64_t k = begin; k < end; k += 2, out += 32) StorePair(LoadI(quants + k * 32), out);
+      for (int64_t k = begin; k < end; k += 2, out += 32) StorePair(LoadI(quants(k)), out);
       return;
     case kPackQ4_0:
       for (int64_t k = begin; k < end; k += 32, out += 512) {
-        const Vec d = LoadF16(scales + k);
-        ExpandNibbles(quants + k * 8, d, Mul(d, Set(-8.0f)), out);
+        const Vec d = LoadF16(panel + ScalesAt(block, k, 32, 32));
+        ExpandNibbles(quants(k), d, Mul(d, Set(-8.0f)), out);
       }
       return;
     case kPackQ4_1:
       for (int64_t k = begin; k < end; k += 32, out += 512) {
-        ExpandNibbles(quants + k * 8, LoadF16(scales + k * 2), LoadF16(scales + k * 2 + 32), out);
+        const std::byte* scale = panel + ScalesAt(block, k, 32, 64);
+        ExpandNibbles(quants(k), LoadF16(scale), LoadF16(scale + 32), out);
       }
       return;
     case kPackQ4_K:
       for (int64_t k = begin; k < end; k += 32, out += 512) {
-        const std::byte* block = super + k / 256 * 64;
-        const Vec d = Mul(LoadF16(block), ToFloat(LoadU8(scales + k)));
-        const Vec m = Mul(LoadF16(block + 32), ToFloat(LoadU8(scales + k + 16)));
-        ExpandNibbles(quants + k * 8, d, Sub(Zero(), m), out);
+        const std::byte* scale = panel + ScalesAt(block, k, 32, 32);
+        const Vec d = Mul(LoadF16(super(k)), ToFloat(LoadU8(scale)));
+        const Vec m = Mul(LoadF16(super(k) + 32), ToFloat(LoadU8(scale + 16)));
+        ExpandNibbles(quants(k), d, Sub(Zero(), m), out);
       }
       return;
     case kPackQ8_0:
-      for (int64_t k = begin; k < end; k += 2, out += 32) {
-        const Vec d = LoadF16(scales + k / 32 * 32);
-        const VecI pair = LoadU16(quants + k * 16);
-        Store(out, Mul(ToFloat(ShiftRightSigned<24>(ShiftLeft<24>(pair))), d));
-        Store(out + kLanes, Mul(ToFloat(ShiftRightSigned<24>(ShiftLeft<16>(pair))), d));
+      for (int64_t group = begin; group < end; group += 32) {
+        const Vec d = LoadF16(panel + ScalesAt(block, group, 32, 32));
+        const std::byte* pairs = quants(group);
+        for (int64_t k = 0; k < 32; k += 2, out += 32) {
+          const VecI pair = LoadU16(pairs + k * 16);
+          Store(out, Mul(ToFloat(ShiftRightSigned<24>(ShiftLeft<24>(pair))), d));
+          Store(out + kLanes, Mul(ToFloat(ShiftRightSigned<24>(ShiftLeft<16>(pair))), d));
+        }
       }
       return;
     case kPackQ6_K:
       for (int64_t k = begin; k < end; k += 16, out += 256) {
-        const Vec d = LoadF16(super + k / 256 * 32);
-        ExpandSixBits(quants + k * 12, Mul(d, ToFloat(LoadI8(scales + k))), out);
+        const Vec d = LoadF16(panel + SuperAt(block, k, 256, 32));
+        const Vec s = ToFloat(LoadI8(panel + ScalesAt(block, k, 16, 16)));
+        ExpandSixBits(quants(k), Mul(d, s), out);
       }
       return;
     case kPackFp8:
-      for (int64_t k = begin; k < end; k += 2, out += 32) {
-        const Vec d = Set(*At<float>(scales, k / kFp8Group * 4));
-        const VecI pair = LoadU16(quants + k * 16);
-        Store(out, Mul(FloatOfE4m3(pair), d));
-        Store(out + kLanes, Mul(FloatOfE4m3(ShiftRight<8>(pair)), d));
+      for (int64_t group = begin; group < end; group += kFp8Group) {
+        const Vec d = Set(*At<float>(panel, ScalesAt(block, group, kFp8Group, 4)));
+        const std::byte* pairs = quants(group);
+        for (int64_t k = 0; k < MinOf(kFp8Group, end - group); k += 2, out += 32) {
+          const VecI pair = LoadU16(pairs + k * 16);
+          Store(out, Mul(FloatOfE4m3(pair), d));
+          Store(out + kLanes, Mul(FloatOfE4m3(ShiftRight<8>(pair)), d));
+        }
       }
       return;
   }
@@ -202,16 +224,58 @@ struct MulAddRows {
   }
 }
 
+// Panel by panel, in even tiles of at most kMaxRows rows: calls tile(panel, row, rows, sums) for
+// the sums [rows][16] of each, and stores them.
+template <int kMaxRows, typename Tile>
+void ForEachTile(const MatMulArgs& args, int64_t panel_begin, int64_t panel_end, int64_t row_begin,
+                 int64_t row_end, Tile&& tile) {
+  const int64_t panel_bytes = PanelBytes(args.format, args.k);
+  alignas(64) float sums[kMaxRows * kLanes];
+  const int64_t most = EvenTile(row_end - row_begin, kMaxRows);
+  for (int64_t n = panel_begin; n < panel_end; ++n) {
+    for (int64_t row = row_begin; row < row_end; row += most) {
+      const int64_t rows = MinOf(most, row_end - row);
+      tile(args.weight + n * panel_bytes, row, rows, static_cast<float*>(sums));
+      StoreSums(args, n, row, rows, sums);
+    }
+  }
+}
+
+// One row by BF16 panels, the products added as MatMulF32 adds them.
+[[maybe_unused]] void MatMulBf16Row(const MatMulArgs& args, int64_t panel_begin, int64_t panel_end,
+                                    int64_t row) {
+  const int64_t panel_bytes = PanelBytes(kPackBf16, args.k);
+  const float* x = args.x + row * args.x_stride;
+  const VecI odd = SetI(static_cast<int32_t>(0xFFFF0000));
+  for (int64_t panel = panel_begin; panel < panel_end; ++panel) {
+    const std::byte* pairs = args.weight + panel * panel_bytes;
+    Vec sum = Zero();
+    int64_t k = 0;
+    for (; k + 2 <= args.k; k += 2, pairs += 64) {
+      const VecI pair = LoadI(pairs);
+      sum = MulAdd(FloatOfBf16(pair), Set(x[k]), sum);
+      sum = MulAdd(AsFloat(And(pair, odd)), Set(x[k + 1]), sum);
+    }
+    if (k < args.k) sum = MulAdd(FloatOfBf16(LoadI(pairs)), Set(x[k]), sum);
+    alignas(64) float sums[kLanes];
+    Store(sums, sum);
+    StoreSums(args, panel, row, 1, sums);
+  }
+}
+
 [[maybe_unused]] void MatMulF32(const MatMulArgs& args, int64_t panel_begin, int64_t panel_end,
                                 int64_t row_begin, int64_t row_end) {
+  if (args.format == kPackBf16 && row_end - row_begin == 1) {
+    return MatMulBf16Row(args, panel_begin, panel_end, row_begin);
+  }
   alignas(64) float expanded[kColumnBlock * kLanes];
   alignas(64) float sums[kRowBlock * kLanes];
-  const PanelLayout layout = PanelLayoutOf(args.format, args.k);
+  const int64_t panel_bytes = PanelBytes(args.format, args.k);
   for (; row_begin < row_end; row_begin += kRowBlock) {
     const int64_t rows = MinOf(kRowBlock, row_end - row_begin);
     const int64_t tile = EvenTile(rows, kMatMulRows);
     for (int64_t panel = panel_begin; panel < panel_end; ++panel) {
-      const std::byte* weight = args.weight + panel * layout.stride;
+      const std::byte* weight = args.weight + panel * panel_bytes;
       __builtin_memset(sums, 0, sizeof(float) * static_cast<size_t>(rows * kLanes));
       for (int64_t k = 0; k < args.k; k += kColumnBlock) {
         const int64_t count = MinOf(kColumnBlock, args.k - k);
@@ -219,7 +283,7 @@ struct MulAddRows {
         if (args.format == kPackF32) {
           w = At<float>(weight, k * 64);
         } else {
-          ExpandPanel(args.format, layout, weight, k, k + count, expanded);
+          ExpandPanel(args.format, weight, k, k + count, expanded);
         }
         for (int64_t r = 0; r < rows; r += tile) {
           RunBlock<MulAddRows, kMatMulRows>(MinOf(tile, rows - r), w, count,

@@ -2,12 +2,13 @@
 // that share an activation scale, then
 //   y = sum over those g of d_g * s_g * (sum_k q_k x_k - zero * sum_k x_k) + m_g * s_g * (sum_k
 //   x_k)
-// with d, m the weights' scale and minimum (panel.h) and s the activations' scale. Groups are added
-// in order, in float32: the order is the row's own, whatever tiles compute it.
-// See kernels/cpu/isa_common.h for the rules of this file; vec.h of a level comes first.
+// with d, m the weights' scale and minimum (nibble_scales.h) and s the activations' scale. Groups
+// are added in order, in float32: the order is the row's own, whatever tiles compute it. See
+// kernels/cpu/isa_common.h for the rules of this file; vec.h of a level comes first.
 #pragma once
 
-#include "kernels/cpu/panel.h"
+#include "kernels/cpu/nibble_scales.h"
+#include "kernels/cpu/weights_ahead.h"
 
 namespace tern {
 namespace {
@@ -37,108 +38,62 @@ constexpr int64_t kActivationGroup = 32;
   }
 }
 
-template <typename Scales, int kPanels>
+// sums[r][16] of kRows rows and one panel.
+template <typename Scales>
 struct Int8Tile {
   template <int kRows>
   struct Block {
-    // sums[p][r][16].
-    static void Run(const Scales* format, const Panel* panels, int64_t groups,
-                    int64_t groups_per_scale, const int8_t* x, int64_t x_stride,
-                    const float* x_scales, const float* x_sums, const int32_t* x_offsets,
-                    float* sums) {
-      Vec sum[kPanels][kRows];
-      for (auto& row : sum) {
-        for (Vec& lanes : row) lanes = Zero();
-      }
+    static void Run(const Scales* format, const std::byte* panel, int64_t groups, const int8_t* x,
+                    int64_t x_stride, const float* x_scales, const float* x_sums,
+                    const int32_t* x_offsets, float* sums) {
+      Vec sum[kRows];
+      for (Vec& lanes : sum) lanes = Zero();
       for (int64_t group = 0; group < groups; ++group) {
-        QuadSums part[kPanels][kRows];
+        QuadSums part[kRows];
         for (int r = 0; r < kRows; ++r) {
-          const int32_t offset = Scales::kZero == 8 ? x_offsets[r * groups + group] : 0;
-          for (int n = 0; n < kPanels; ++n) part[n][r] = BeginQuads(offset);
+          part[r] = BeginQuads(Scales::kZero == 8 ? x_offsets[r * groups + group] : 0);
         }
-        if constexpr (kPanels <= 2) {
-          for (int n = 0; n < kPanels; ++n) PrefetchQuants<256>(panels[n].quants + group * 256);
+        const int64_t column = group * kActivationGroup;
+        const std::byte* quants = panel + QuantsAt(format->block, column);
+        if constexpr (kRows >= kPrefetchRows) {
+          AskAheadOfScales(format->block, panel, column);
+          AskAhead(quants, 256);
         }
-        const int8_t* columns = x + group * kActivationGroup;
-        for (int block = 0; block < 4; ++block, columns += 8) {
-          VecI bytes[kPanels];
-          for (int n = 0; n < kPanels; ++n) {
-            bytes[n] = LowNibbles(panels[n].quants + (group * 4 + block) * 64);
-          }
+        const int8_t* quads = x + column;
+        for (int words = 0; words < 4; ++words, quants += 64, quads += 8) {
+          const VecI low = LowNibbles(quants);
+          for (int r = 0; r < kRows; ++r) part[r] = AddQuads(part[r], low, quads + r * x_stride);
+          const VecI high = HighNibbles(quants);
           for (int r = 0; r < kRows; ++r) {
-            for (int n = 0; n < kPanels; ++n) {
-              part[n][r] = AddQuads(part[n][r], bytes[n], columns + r * x_stride);
-            }
-          }
-          for (int n = 0; n < kPanels; ++n) {
-            bytes[n] = HighNibbles(panels[n].quants + (group * 4 + block) * 64);
-          }
-          for (int r = 0; r < kRows; ++r) {
-            for (int n = 0; n < kPanels; ++n) {
-              part[n][r] = AddQuads(part[n][r], bytes[n], columns + r * x_stride + 4);
-            }
+            part[r] = AddQuads(part[r], high, quads + r * x_stride + 4);
           }
         }
-        for (int n = 0; n < kPanels; ++n) {
-          const Vec scale = format->Scale(panels[n], group / groups_per_scale);
-          const bool has_minimum = format->HasMinimum();
-          const Vec minimum =
-              has_minimum ? format->Minimum(panels[n], group / groups_per_scale) : Zero();
-          for (int r = 0; r < kRows; ++r) {
-            const int64_t at = r * groups + group;
-            const Vec dots = ToFloat(EndQuads(part[n][r], Scales::kZero == 8 ? x_offsets[at] : 0));
-            sum[n][r] = MulAdd(Mul(scale, Set(x_scales[at])), dots, sum[n][r]);
-            if (has_minimum) sum[n][r] = MulAdd(minimum, Set(x_sums[at]), sum[n][r]);
-          }
+        const Vec scale = format->Scale(panel, column);
+        const bool has_minimum = format->HasMinimum();
+        const Vec minimum = has_minimum ? format->Minimum(panel, column) : Zero();
+        for (int r = 0; r < kRows; ++r) {
+          const int64_t at = r * groups + group;
+          const Vec dots = ToFloat(EndQuads(part[r], Scales::kZero == 8 ? x_offsets[at] : 0));
+          sum[r] = MulAdd(Mul(scale, Set(x_scales[at])), dots, sum[r]);
+          if (has_minimum) sum[r] = MulAdd(minimum, Set(x_sums[at]), sum[r]);
         }
       }
-      for (int n = 0; n < kPanels; ++n) {
-        for (int r = 0; r < kRows; ++r) Store(sums + (n * kRows + r) * kLanes, sum[n][r]);
-      }
+      for (int r = 0; r < kRows; ++r) Store(sums + r * kLanes, sum[r]);
     }
   };
 };
 
-// Rows [row_begin, row_end), at most kMaxRows at a time, of kPanels panels from `n` on.
-template <typename Scales, int kPanels, int kMaxRows>
-void MatMulInt8Panels(const Scales& format, const MatMulArgs& args, int64_t n, int64_t row_begin,
-                      int64_t row_end) {
-  const PanelLayout layout = PanelLayoutOf(args.format, args.k);
-  const int64_t groups = args.k / kActivationGroup;
-  Panel panels[kPanels];
-  for (int p = 0; p < kPanels; ++p) panels[p] = PanelAt(args, layout, n + p);
-  alignas(64) float sums[kPanels * kMaxRows * kLanes];
-  const int64_t tile = EvenTile(row_end - row_begin, kMaxRows);
-  for (int64_t row = row_begin; row < row_end; row += tile) {
-    const int64_t rows = MinOf(tile, row_end - row);
-    RunBlock<Int8Tile<Scales, kPanels>::template Block, kMaxRows>(
-        rows, &format, static_cast<const Panel*>(panels), groups,
-        format.GroupColumns() / kActivationGroup, args.x_int8 + row * args.x_int8_stride,
-        args.x_int8_stride, args.x_scales + row * groups, args.x_sums + row * groups,
-        args.x_offsets + row * groups, static_cast<float*>(sums));
-    for (int p = 0; p < kPanels; ++p) StoreSums(args, n + p, row, rows, sums + p * rows * kLanes);
-  }
-}
-
 template <typename Scales>
 void MatMulInt8Of(const Scales& format, const MatMulArgs& args, int64_t panel_begin,
                   int64_t panel_end, int64_t row_begin, int64_t row_end) {
-  const int64_t rows = row_end - row_begin;
-  int64_t n = panel_begin;
-  // Few rows need several panels in flight: a row's sum is one chain of dependent products.
-  if constexpr (kInt8RowsOfFour > 0) {
-    for (; rows <= kInt8RowsOfFour && n + 4 <= panel_end; n += 4) {
-      MatMulInt8Panels<Scales, 4, kInt8RowsOfFour>(format, args, n, row_begin, row_end);
-    }
-  }
-  if constexpr (kInt8RowsOfTwo > 0) {
-    for (; rows <= kInt8RowsOfTwo && n + 2 <= panel_end; n += 2) {
-      MatMulInt8Panels<Scales, 2, kInt8RowsOfTwo>(format, args, n, row_begin, row_end);
-    }
-  }
-  for (; n < panel_end; ++n) {
-    MatMulInt8Panels<Scales, 1, kInt8Rows>(format, args, n, row_begin, row_end);
-  }
+  const int64_t groups = args.k / kActivationGroup;
+  ForEachTile<kInt8Rows>(args, panel_begin, panel_end, row_begin, row_end,
+                         [&](const std::byte* panel, int64_t row, int64_t rows, float* sums) {
+                           RunBlock<Int8Tile<Scales>::template Block, kInt8Rows>(
+                               rows, &format, panel, groups, args.x_int8 + row * args.x_int8_stride,
+                               args.x_int8_stride, args.x_scales + row * groups,
+                               args.x_sums + row * groups, args.x_offsets + row * groups, sums);
+                         });
 }
 
 // REQUIRES: args.x_int8, and a 4-bit format.

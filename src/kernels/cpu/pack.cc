@@ -11,19 +11,24 @@
 namespace tern {
 namespace {
 
-// Where one of a panel's 16 rows goes.
+// Where row r of a panel's 16 goes.
 struct RowTarget {
-  uint8_t* super;
-  uint8_t* scales;
-  uint8_t* quants;
+  PanelBlock block;
+  uint8_t* panel;
   int64_t r;
 
-  void PutU16(uint8_t* base, int64_t offset, const uint8_t* value) const {
-    std::memcpy(base + offset + r * 2, value, 2);
+  // Of `bytes` bytes, of all 16 rows, for every `columns` columns.
+  uint8_t* Super(int64_t column, int64_t columns, int64_t bytes) const {
+    return panel + SuperAt(block, column, columns, bytes);
   }
+  uint8_t* Scales(int64_t column, int64_t columns, int64_t bytes) const {
+    return panel + ScalesAt(block, column, columns, bytes);
+  }
+  uint8_t* Quants(int64_t column) const { return panel + QuantsAt(block, column); }
+  void PutU16(uint8_t* base, const uint8_t* value) const { std::memcpy(base + r * 2, value, 2); }
   // Nibble q of column k of the 4-bit formats.
   void PutNibble(int64_t k, int q) const {
-    uint8_t* word = quants + k / 8 * 64 + r * 4 + k % 2 * 2;
+    uint8_t* word = Quants(k / 8 * 8) + r * 4 + k % 2 * 2;
     const int bit = static_cast<int>(k % 8 / 2 * 4);
     word[bit / 8] = static_cast<uint8_t>(word[bit / 8] | q << bit % 8);
   }
@@ -32,10 +37,10 @@ struct RowTarget {
 void PackFloats(const float* row, int64_t k, PackFormat format, const RowTarget& to) {
   for (int64_t i = 0; i < k; ++i) {
     if (format == kPackF32) {
-      std::memcpy(to.quants + i * 64 + to.r * 4, &row[i], sizeof(float));
+      std::memcpy(to.Quants(i) + to.r * 4, &row[i], sizeof(float));
     } else {
       const uint16_t bits = Bf16FromFloat(row[i]);
-      std::memcpy(to.quants + i / 2 * 64 + to.r * 4 + i % 2 * 2, &bits, sizeof(bits));
+      std::memcpy(to.Quants(i / 2 * 2) + to.r * 4 + i % 2 * 2, &bits, sizeof(bits));
     }
   }
 }
@@ -43,8 +48,9 @@ void PackFloats(const float* row, int64_t k, PackFormat format, const RowTarget&
 // Q4_0 and Q4_1: `head` bytes of scales, then nibbles: elements i and i + 16 share byte i.
 void PackQ4(const uint8_t* row, int64_t k, int64_t head, const RowTarget& to) {
   for (int64_t begin = 0; begin < k; begin += 32, row += head + 16) {
-    to.PutU16(to.scales, begin / 32 * head * 16, row);
-    if (head == 4) to.PutU16(to.scales, begin / 32 * 64 + 32, row + 2);
+    uint8_t* scales = to.Scales(begin, 32, head * 16);
+    to.PutU16(scales, row);
+    if (head == 4) to.PutU16(scales + 32, row + 2);
     for (int i = 0; i < 16; ++i) {
       to.PutNibble(begin + i, row[head + i] & 15);
       to.PutNibble(begin + i + 16, row[head + i] >> 4);
@@ -54,10 +60,10 @@ void PackQ4(const uint8_t* row, int64_t k, int64_t head, const RowTarget& to) {
 
 void PackQ4K(const uint8_t* row, int64_t k, const RowTarget& to) {
   for (int64_t begin = 0; begin < k; begin += 256, row += 144) {
-    to.PutU16(to.super, begin / 256 * 64, row);
-    to.PutU16(to.super, begin / 256 * 64 + 32, row + 2);
+    to.PutU16(to.Super(begin, 256, 64), row);
+    to.PutU16(to.Super(begin, 256, 64) + 32, row + 2);
     for (int sub = 0; sub < 8; ++sub) {
-      uint8_t* scale = to.scales + (begin / 32 + sub) * 32 + to.r;
+      uint8_t* scale = to.Scales(begin + sub * 32, 32, 32) + to.r;
       UnpackQ4KScale(row + 4, sub, scale, scale + 16);
       for (int i = 0; i < 32; ++i) {
         const uint8_t byte = row[16 + sub / 2 * 32 + i];
@@ -69,19 +75,17 @@ void PackQ4K(const uint8_t* row, int64_t k, const RowTarget& to) {
 
 void PackQ8(const uint8_t* row, int64_t k, const RowTarget& to) {
   for (int64_t begin = 0; begin < k; begin += 32, row += 34) {
-    to.PutU16(to.scales, begin, row);
-    for (int64_t i = 0; i < 32; i += 2) {
-      to.PutU16(to.quants, (begin + i) / 2 * 32, row + 2 + i);
-    }
+    to.PutU16(to.Scales(begin, 32, 32), row);
+    for (int64_t i = 0; i < 32; i += 2) to.PutU16(to.Quants(begin + i), row + 2 + i);
   }
 }
 
 void PackQ6K(const uint8_t* row, int64_t k, const RowTarget& to) {
   for (int64_t begin = 0; begin < k; begin += 256, row += 210) {
-    to.PutU16(to.super, begin / 256 * 32, row + 208);
+    to.PutU16(to.Super(begin, 256, 32), row + 208);
     for (int group = 0; group < 16; ++group) {
-      const int64_t block = begin / 16 + group;
-      to.scales[block * 16 + to.r] = row[192 + group];
+      const int64_t column = begin + group * 16;
+      to.Scales(column, 16, 16)[to.r] = row[192 + group];
       for (int parity = 0; parity < 2; ++parity) {
         const auto q = [&](int pair) {
           return int{UnpackQ6K(row, group * 16 + pair * 2 + parity)};
@@ -90,7 +94,7 @@ void PackQ6K(const uint8_t* row, int64_t k, const RowTarget& to) {
                              q(2) | q(3) << 6 | (q(7) & 15) << 12,
                              q(4) | q(5) << 6 | (q(6) >> 4) << 12 | (q(7) >> 4) << 14};
         for (int t = 0; t < 3; ++t) {
-          uint8_t* target = to.quants + block * 192 + t * 64 + to.r * 4 + parity * 2;
+          uint8_t* target = to.Quants(column) + t * 64 + to.r * 4 + parity * 2;
           target[0] = static_cast<uint8_t>(word[t]);
           target[1] = static_cast<uint8_t>(word[t] >> 8);
         }
@@ -103,7 +107,7 @@ void PackQ6K(const uint8_t* row, int64_t k, const RowTarget& to) {
 bool PackFp8(const uint8_t* row, int64_t k, const RowTarget& to) {
   bool finite = true;
   for (int64_t i = 0; i < k; ++i) {
-    to.quants[i / 2 * 32 + to.r * 2 + i % 2] = row[i];
+    to.Quants(i / 2 * 2)[to.r * 2 + i % 2] = row[i];
     finite &= (row[i] & 0x7F) != 0x7F;
   }
   return finite;
@@ -123,15 +127,18 @@ void PackInt4(const WeightView& weight, int64_t row, const Int4Format& format,
     uint32_t word = 0;
     std::memcpy(&word, words + i * 4, sizeof(word));
     word = EvenNibbles(word) | EvenNibbles(word >> 4) << 16;
-    std::memcpy(to.quants + i * 64 + to.r * 4, &word, sizeof(word));
+    std::memcpy(to.Quants(i * 8) + to.r * 4, &word, sizeof(word));
   }
   const int64_t groups = weight.columns / format.group;
-  const size_t scale_bytes = format.scale == kInt4F32 ? 4 : 2;
+  const int64_t scale_bytes = format.scale == kInt4F32 ? 4 : 2;
   const std::byte* scales = weight.scales.bytes.data() + row * groups * scale_bytes;
   for (int64_t group = 0; group < groups; ++group) {
-    const int64_t at = group * kPanelRows + to.r;
-    std::memcpy(to.scales + at * scale_bytes, scales + group * scale_bytes, scale_bytes);
-    if (format.zeros) to.super[at] = static_cast<uint8_t>(8 - ZeroPointAt(weight, row, group));
+    const int64_t column = group * format.group;
+    std::memcpy(to.Scales(column, format.group, kPanelRows * scale_bytes) + to.r * scale_bytes,
+                scales + group * scale_bytes, static_cast<size_t>(scale_bytes));
+    if (!format.zeros) continue;
+    to.Super(column, format.group, kPanelRows)[to.r] =
+        static_cast<uint8_t>(8 - ZeroPointAt(weight, row, group));
   }
 }
 
@@ -160,15 +167,14 @@ void PackPanels(const TensorView& weight, PackFormat format, int64_t panel_begin
                 std::byte* packed) {
   const int64_t n = weight.shape[0], k = weight.shape[1];
   if (k == 0) return;
-  const PanelLayout layout = PanelLayoutOf(format, k);
+  const int64_t panel_bytes = PanelBytes(format, k);
   const DTypeInfo& info = InfoOf(weight.dtype);
   const int64_t row_bytes = k / info.block_elements * info.block_bytes;
   std::vector<float> floats;
   if (format == kPackF32 || format == kPackBf16) floats.resize(static_cast<size_t>(k));
   for (int64_t row = panel_begin * kPanelRows; row < std::min(n, panel_end * kPanelRows); ++row) {
-    auto* panel = reinterpret_cast<uint8_t*>(packed) + row / kPanelRows * layout.stride;
-    const RowTarget to{panel + layout.super, panel + layout.scales, panel + layout.quants,
-                       row % kPanelRows};
+    auto* panel = reinterpret_cast<uint8_t*>(packed) + row / kPanelRows * panel_bytes;
+    const RowTarget to{PanelBlockOf(format), panel, row % kPanelRows};
     const std::byte* from = weight.bytes.data() + row * row_bytes;
     const auto* blocks = reinterpret_cast<const uint8_t*>(from);
     switch (format) {
@@ -217,13 +223,12 @@ PackFormat PackFormatOf(const WeightView& weight, Precision precision) {
 bool PackPanels(const WeightView& weight, PackFormat format, int64_t panel_begin, int64_t panel_end,
                 std::byte* packed) {
   const int64_t n = weight.rows, k = weight.columns;
-  const PanelLayout layout = PanelLayoutOf(format, k);
+  const int64_t panel_bytes = PanelBytes(format, k);
   std::vector<float> floats(format == kPackF32 ? static_cast<size_t>(k) : 0);
   bool finite = true;
   for (int64_t row = panel_begin * kPanelRows; row < std::min(n, panel_end * kPanelRows); ++row) {
-    auto* panel = reinterpret_cast<uint8_t*>(packed) + row / kPanelRows * layout.stride;
-    const RowTarget to{panel + layout.super, panel + layout.scales, panel + layout.quants,
-                       row % kPanelRows};
+    auto* panel = reinterpret_cast<uint8_t*>(packed) + row / kPanelRows * panel_bytes;
+    const RowTarget to{PanelBlockOf(format), panel, row % kPanelRows};
     if (format == kPackF32) {
       DequantizeWeightRow(weight, row, floats.data());
       finite &= std::none_of(floats.begin(), floats.end(), [](float w) { return w != w; });
@@ -233,7 +238,9 @@ bool PackPanels(const WeightView& weight, PackFormat format, int64_t panel_begin
       const int64_t blocks = (k + kFp8Group - 1) / kFp8Group;
       const std::byte* scales =
           weight.scales.bytes.data() + row / weight.block_rows * blocks * sizeof(float);
-      std::memcpy(to.scales, scales, static_cast<size_t>(blocks) * sizeof(float));
+      for (int64_t i = 0; i < blocks; ++i) {
+        std::memcpy(to.Scales(i * kFp8Group, kFp8Group, 4), scales + i * 4, sizeof(float));
+      }
     } else {
       PackInt4(weight, row, Int4FormatOf(format), to);
     }

@@ -184,30 +184,38 @@ void DequantizeBlocks(DType dtype, const std::byte* bytes, int64_t elements, flo
 }
 
 double PackedWeight(int format, const std::byte* packed, int64_t k, int64_t row, int64_t column) {
-  const PanelLayout layout = PanelLayoutOf(format, k);
-  const auto* panel = reinterpret_cast<const uint8_t*>(packed) + row / kPanelRows * layout.stride;
-  const uint8_t* super = panel + layout.super;
-  const uint8_t* scales = panel + layout.scales;
-  const uint8_t* quants = panel + layout.quants;
+  const PanelBlock block = PanelBlockOf(format);
+  const auto* panel =
+      reinterpret_cast<const uint8_t*>(packed) + row / kPanelRows * PanelBytes(format, k);
+  // Of `bytes` bytes, of all 16 rows, for every `columns` columns.
+  const auto super = [&](int64_t columns, int64_t bytes) {
+    return panel + SuperAt(block, column, columns, bytes);
+  };
+  const auto scales = [&](int64_t columns, int64_t bytes) {
+    return panel + ScalesAt(block, column, columns, bytes);
+  };
+  const auto quants = [&](int64_t columns) {
+    return panel + QuantsAt(block, column / columns * columns);
+  };
   const int64_t r = row % kPanelRows, parity = column % 2;
   const auto nibble = [&] {
-    const uint16_t word = ReadU16(quants + column / 8 * 64 + r * 4 + parity * 2);
+    const uint16_t word = ReadU16(quants(8) + r * 4 + parity * 2);
     return static_cast<double>(word >> (column % 8 / 2 * 4) & 15);
   };
   if (IsInt4(format)) {
     const Int4Format f = Int4FormatOf(format);
-    const int64_t at = column / f.group * kPanelRows + r;
-    const int z = f.zeros ? static_cast<int8_t>(super[at]) : 0;
+    const uint8_t* scale = scales(f.group, f.scale == kInt4F32 ? 64 : 32);
+    const int z = f.zeros ? static_cast<int8_t>(super(f.group, kPanelRows)[r]) : 0;
     float d = 0;
     switch (f.scale) {
       case kInt4Bf16:
-        d = FloatFromBf16(ReadU16(scales + at * 2));
+        d = FloatFromBf16(ReadU16(scale + r * 2));
         break;
       case kInt4F16:
-        d = ReadF16(scales + at * 2);
+        d = ReadF16(scale + r * 2);
         break;
       case kInt4F32:
-        std::memcpy(&d, scales + at * 4, sizeof(d));
+        std::memcpy(&d, scale + r * 4, sizeof(d));
         break;
     }
     return double{d} * (nibble() - 8 + z);
@@ -215,28 +223,28 @@ double PackedWeight(int format, const std::byte* packed, int64_t k, int64_t row,
   switch (format) {
     case kPackF32: {
       float weight = 0;
-      std::memcpy(&weight, quants + column * 64 + r * 4, sizeof(weight));
+      std::memcpy(&weight, quants(1) + r * 4, sizeof(weight));
       return weight;
     }
     case kPackBf16:
-      return FloatFromBf16(ReadU16(quants + column / 2 * 64 + r * 4 + parity * 2));
+      return FloatFromBf16(ReadU16(quants(2) + r * 4 + parity * 2));
     case kPackQ4_0:
-      return double{ReadF16(scales + column / 32 * 32 + r * 2)} * (nibble() - 8);
+      return double{ReadF16(scales(32, 32) + r * 2)} * (nibble() - 8);
     case kPackQ4_1: {
-      const uint8_t* scale = scales + column / 32 * 64 + r * 2;
+      const uint8_t* scale = scales(32, 64) + r * 2;
       return double{ReadF16(scale)} * nibble() + double{ReadF16(scale + 32)};
     }
     case kPackQ4_K: {
-      const uint8_t* block = super + column / 256 * 64 + r * 2;
-      const uint8_t* scale = scales + column / 32 * 32 + r;
-      return double{ReadF16(block)} * scale[0] * nibble() - double{ReadF16(block + 32)} * scale[16];
+      const uint8_t* scale = scales(32, 32) + r;
+      return double{ReadF16(super(256, 64) + r * 2)} * scale[0] * nibble() -
+             double{ReadF16(super(256, 64) + 32 + r * 2)} * scale[16];
     }
     case kPackQ8_0:
-      return double{ReadF16(scales + column / 32 * 32 + r * 2)} *
-             static_cast<int8_t>(quants[column / 2 * 32 + r * 2 + parity]);
+      return double{ReadF16(scales(32, 32) + r * 2)} *
+             static_cast<int8_t>(quants(2)[r * 2 + parity]);
     case kPackQ6_K: {
-      const uint8_t* block = quants + column / 16 * 192 + r * 4 + parity * 2;
-      const auto word = [&](int64_t t) { return int{ReadU16(block + t * 64)}; };
+      const uint8_t* words = quants(16) + r * 4 + parity * 2;
+      const auto word = [&](int64_t t) { return int{ReadU16(words + t * 64)}; };
       const int64_t pair = column % 16 / 2;
       int q = 0;
       if (pair < 6) {
@@ -244,13 +252,13 @@ double PackedWeight(int format, const std::byte* packed, int64_t k, int64_t row,
       } else {
         q = word(pair - 6) >> 12 | (word(2) >> (pair == 6 ? 12 : 14) & 3) << 4;
       }
-      const auto scale = static_cast<int8_t>(scales[column / 16 * 16 + r]);
-      return double{ReadF16(super + column / 256 * 32 + r * 2)} * scale * (q - 32);
+      const auto scale = static_cast<int8_t>(scales(16, 16)[r]);
+      return double{ReadF16(super(256, 32) + r * 2)} * scale * (q - 32);
     }
     case kPackFp8: {
       float d = 0;
-      std::memcpy(&d, scales + column / kFp8Group * 4, sizeof(d));
-      return double{d} * FloatFromE4m3(quants[column / 2 * 32 + r * 2 + parity]);
+      std::memcpy(&d, scales(kFp8Group, 4), sizeof(d));
+      return double{d} * FloatFromE4m3(quants(2)[r * 2 + parity]);
     }
   }
   return 0.0;

@@ -44,7 +44,7 @@ TEST_P(GoldenBlocks, PackedWeightsAreExact) {
   const TensorView view{GetParam().dtype, Shape{n, k},
                         std::as_bytes(std::span(blocks_.data(), blocks_.size()))};
   const PackFormat format = PackFormatOf(GetParam().dtype, Precision::kProduction);
-  std::vector<std::byte> packed(static_cast<size_t>(PanelsOf(n) * PanelLayoutOf(format, k).stride));
+  std::vector<std::byte> packed(static_cast<size_t>(PanelsOf(n) * PanelBytes(format, k)));
   PackPanels(view, format, 0, PanelsOf(n), packed.data());
   for (int64_t row = 0; row < n; ++row) {
     for (int64_t column = 0; column < k; ++column) {
@@ -68,7 +68,7 @@ TEST(PackTest, FloatsInProductionAreBf16AndInReferenceExact) {
     for (const Precision precision : {Precision::kReference, Precision::kProduction}) {
       const PackFormat format = PackFormatOf(dtype, precision);
       ASSERT_EQ(format, precision == Precision::kReference ? kPackF32 : kPackBf16);
-      std::vector<std::byte> packed(static_cast<size_t>(2 * PanelLayoutOf(format, 7).stride));
+      std::vector<std::byte> packed(static_cast<size_t>(2 * PanelBytes(format, 7)));
       PackPanels(weight.view(), format, 0, 2, packed.data());
       for (int64_t i = 0; i < 19 * 7; ++i) {
         const float exact = weight.values[static_cast<size_t>(i)];
@@ -86,7 +86,7 @@ TEST(PackTest, ResidentBytesStayWithinTwelvePercent) {
     for (const auto& [n, k] : {std::pair{576, 768}, {192, 768}, {1536, 768}, {2048, 7168}}) {
       const auto checkpoint = static_cast<double>(*StorageBytes(dtype, uint64_t(n) * uint64_t(k)));
       const PackFormat format = PackFormatOf(dtype, Precision::kProduction);
-      const auto packed = static_cast<double>(PanelsOf(n) * PanelLayoutOf(format, k).stride);
+      const auto packed = static_cast<double>(PanelsOf(n) * PanelBytes(format, k));
       EXPECT_LE(packed, 1.12 * checkpoint) << InfoOf(dtype).name << " " << n << "x" << k;
     }
   }

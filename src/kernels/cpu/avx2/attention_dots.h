@@ -1,6 +1,7 @@
 // Attention over one chunk of positions with eight lanes: a score adds products lane by lane over
 // dimensions, 16 at a time, and then folds its 16 lanes as ReduceAdd does; eight positions fold
-// together. Values are added in the order of positions. Both orders are the query's own, as in
+// together, or, where many queries share keys, lanes are positions and whole registers fold. Values
+// are added in the order of positions. Both orders are the query's own, as in
 // kernels/cpu/attention.h, whose states and rules these are. Keys of eight positions, and values
 // where more than three queries share them, are expanded to float32 once, in the first-level cache.
 // Formats with one scale for a row keep it out of the products: it multiplies scores and weights.
@@ -12,11 +13,14 @@
 namespace tern {
 namespace {
 
-constexpr int64_t kDotTile = 8;         // positions whose scores fold together
-constexpr int64_t kValueFloats = 4096;  // of values expanded at a time
-constexpr int64_t kDotRowsAhead = 32;   // positions from now that are asked for
-constexpr int kDotQueries = 3;          // queries that share a register of keys or values
-constexpr int64_t kValueLanes = 32;     // dimensions of values in flight
+constexpr int64_t kDotTile = 8;  // positions whose scores fold together
+// Of values expanded at a time: with what all queries add to them, they fit the first-level cache.
+constexpr int64_t kValueTile = 32, kValueDims = 128;
+// Positions from now that are asked for, into the second-level cache: what is expanded fills the
+// first.
+constexpr int64_t kDotRowsAhead = 32;
+constexpr int kDotQueries = 3;       // queries that share a register of keys or values
+constexpr int64_t kValueLanes = 32;  // dimensions of values in flight
 
 // Reads one byte of each cache line of `count` rows of all KV heads, in the order of addresses, so
 // that the passes of single heads find them in the second-level cache: memory gives whole rows at
@@ -176,10 +180,12 @@ void ScoreRows(const Eights& format, const RowRef* rows, int64_t count, QueryBlo
                int64_t queries, float scale, float* keys, float* scores) {
   const __m256 all = _mm256_set1_ps(scale * Eights::kFactor);
   const int64_t even = EvenTile(queries, kDotQueries);
-  Prefetch(rows, 0, MinOf(kDotRowsAhead, count), 0, format.Offset(q.head_dim));
+  // Rows ahead are asked for before each block of queries: all at once, they would be waited for.
+  const int64_t share = (kDotTile * even + queries - 1) / queries;
+  Prefetch<2>(rows, 0, MinOf(kDotRowsAhead, count), 0, format.Offset(q.head_dim));
   for (int64_t tile = 0; tile < count; tile += kDotTile) {
-    Prefetch(rows, MinOf(tile + kDotRowsAhead, count),
-             MinOf(tile + kDotRowsAhead + kDotTile, count), 0, format.Offset(q.head_dim));
+    int64_t ahead = tile + kDotRowsAhead;
+    const int64_t ahead_end = MinOf(ahead + kDotTile, count);
     alignas(32) float factors[kDotTile];
     for (int64_t j = 0; j < kDotTile; ++j) {
       const RowRef row = rows[MinOf(tile + j, count - 1)];
@@ -190,8 +196,84 @@ void ScoreRows(const Eights& format, const RowRef* rows, int64_t count, QueryBlo
     const __m256 row_factors =
         Eights::kRowFactor ? _mm256_mul_ps(_mm256_load_ps(factors), all) : all;
     for (int64_t i = 0; i < queries; i += even) {
+      Prefetch<2>(rows, ahead, MinOf(ahead + share, ahead_end), 0, format.Offset(q.head_dim));
+      ahead += share;
       RunBlock<DotBlock, kDotQueries>(MinOf(even, queries - i), keys, q, i, row_factors,
                                       scores + tile);
+    }
+  }
+}
+
+// Many queries share keys: then lanes are positions, which costs transposing keys and spares the
+// folding of each score. The additions are those of ScoreRows, in the same order.
+constexpr int64_t kColumnTile = 16;      // positions
+constexpr int64_t kColumnQueries = 12;   // as many queries pay for transposing
+constexpr int64_t kColumnFloats = 4096;  // of a tile: it stays in the first-level cache
+constexpr int kQueriesOfColumn = 4;      // queries that share a column of keys
+
+// keys: [key_dim][kColumnTile]. Dimensions of one lane l, l + 16, ... are summed first; the sums of
+// lanes are added as lanes fold: l and l + 8, then 4, 2 and 1 apart.
+template <int kQueries>
+struct ColumnBlock {
+  // Lanes kLane, kLane + kStride, ... below 16.
+  template <int kLane, int kStride>
+  [[gnu::always_inline]] static void SumLanes(const float* keys, int64_t dim,
+                                              const float* const* vectors, Vec* sum) {
+    if constexpr (kStride < kLanes) {
+      Vec other[kQueries];
+      SumLanes<kLane, 2 * kStride>(keys, dim, vectors, sum);
+      SumLanes<kLane + kStride, 2 * kStride>(keys, dim, vectors, other);
+#pragma GCC unroll 4
+      for (int i = 0; i < kQueries; ++i) sum[i] = Add(sum[i], other[i]);
+    } else {
+#pragma GCC unroll 4
+      for (int i = 0; i < kQueries; ++i) sum[i] = Zero();
+      for (int64_t d = kLane; d < dim; d += kLanes) {
+        const Vec key = Load(keys + d * kColumnTile);
+#pragma GCC unroll 4
+        for (int i = 0; i < kQueries; ++i) sum[i] = MulAdd(key, Set(vectors[i][d]), sum[i]);
+      }
+    }
+  }
+
+  static void Run(const float* keys, QueryBlock q, int64_t query, Vec factors, float* scores) {
+    const float* vectors[kQueries];
+    for (int i = 0; i < kQueries; ++i) vectors[i] = q[query + i];
+    Vec sum[kQueries];
+    SumLanes<0, 1>(keys, q.head_dim, vectors, sum);
+    for (int i = 0; i < kQueries; ++i) {
+      Store(scores + (query + i) * kAttentionChunk, Mul(sum[i], factors));
+    }
+  }
+};
+
+// As ScoreRows; scores up to the next multiple of kColumnTile are not scores.
+template <typename Eights>
+void ScoreColumns(const Eights& format, const RowRef* rows, int64_t count, QueryBlock q,
+                  int64_t queries, float scale, float* keys, float* scores) {
+  const Vec all = Set(scale * Eights::kFactor);
+  const int64_t even = EvenTile(queries, kQueriesOfColumn);
+  Prefetch<2>(rows, 0, MinOf(kDotRowsAhead, count), 0, format.Offset(q.head_dim));
+  for (int64_t first = 0; first < count; first += kColumnTile) {
+    Prefetch<2>(rows, MinOf(first + kDotRowsAhead, count),
+                MinOf(first + kDotRowsAhead + kColumnTile, count), 0, format.Offset(q.head_dim));
+    float factors[kColumnTile];
+    for (int64_t j = 0; j < kColumnTile; ++j) {
+      factors[j] = Eights::RowFactor(rows[MinOf(first + j, count - 1)]);
+    }
+    for (int64_t d = 0; d < q.head_dim; d += kLanes) {
+      Vec tile[kLanes];
+      for (int64_t j = 0; j < kColumnTile; ++j) {
+        const RowRef row = rows[MinOf(first + j, count - 1)];
+        tile[j] = {format.Load8(row, d), format.Load8(row, d + 8)};
+      }
+      Transpose(tile);
+      for (int64_t i = 0; i < kLanes; ++i) Store(keys + (d + i) * kColumnTile, tile[i]);
+    }
+    const Vec row_factors = Eights::kRowFactor ? Mul(Load(factors), all) : all;
+    for (int64_t i = 0; i < queries; i += even) {
+      RunBlock<ColumnBlock, kQueriesOfColumn>(MinOf(even, queries - i), keys, q, i, row_factors,
+                                              scores + first);
     }
   }
 }
@@ -217,22 +299,30 @@ struct WeighedBlock {
     static void Run(const Source* source, int64_t begin, int64_t end, int64_t d,
                     const float* weights, float* states, int64_t stride) {
       __m256 sum[kQueries][kEights];
+      // Unrolled late, these loops would keep `sum` in memory.
+#pragma GCC unroll 4
       for (int i = 0; i < kQueries; ++i) {
+#pragma GCC unroll 4
         for (int v = 0; v < kEights; ++v)
           sum[i][v] = _mm256_loadu_ps(states + i * stride + d + 8 * v);
       }
       for (int64_t j = begin; j < end; ++j) {
         __m256 weight[kQueries];
+#pragma GCC unroll 4
         for (int i = 0; i < kQueries; ++i) {
           weight[i] = _mm256_broadcast_ss(weights + i * kAttentionChunk + j);
         }
+#pragma GCC unroll 4
         for (int v = 0; v < kEights; ++v) {
           const __m256 value = source->Value(j, d + 8 * v);
+#pragma GCC unroll 4
           for (int i = 0; i < kQueries; ++i)
             sum[i][v] = _mm256_fmadd_ps(weight[i], value, sum[i][v]);
         }
       }
+#pragma GCC unroll 4
       for (int i = 0; i < kQueries; ++i) {
+#pragma GCC unroll 4
         for (int v = 0; v < kEights; ++v)
           _mm256_storeu_ps(states + i * stride + d + 8 * v, sum[i][v]);
       }
@@ -240,17 +330,17 @@ struct WeighedBlock {
   };
 };
 
+// Of `dims` dimensions; the sources and states begin with the first of them.
 template <typename Source>
-void AddWeighed(const Source& source, int64_t begin, int64_t end, int64_t value_dim,
-                int64_t queries, const float* weights, float* states) {
+void AddWeighed(const Source& source, int64_t begin, int64_t end, int64_t dims, int64_t queries,
+                const float* weights, float* states, int64_t stride) {
   if (begin >= end) return;
-  const int64_t stride = AttentionStateFloats(value_dim);
   int64_t d = 0;
-  for (; d + kValueLanes <= value_dim; d += kValueLanes) {
+  for (; d + kValueLanes <= dims; d += kValueLanes) {
     RunBlock<WeighedBlock<Source, 4>::template Queries, kDotQueries>(queries, &source, begin, end,
                                                                      d, weights, states, stride);
   }
-  if (d < value_dim) {
+  if (d < dims) {
     RunBlock<WeighedBlock<Source, 2>::template Queries, kDotQueries>(queries, &source, begin, end,
                                                                      d, weights, states, stride);
   }
@@ -258,19 +348,18 @@ void AddWeighed(const Source& source, int64_t begin, int64_t end, int64_t value_
 
 // Weighted values of all queries. limit(i): the positions of the chunk that query i sees.
 template <typename Source, typename Limit>
-void WeighRows(const Source& source, int64_t begin, int64_t count, int64_t value_dim,
-               int64_t queries, Limit limit, const float* scores, float* states) {
-  const int64_t stride = AttentionStateFloats(value_dim);
+void WeighRows(const Source& source, int64_t begin, int64_t count, int64_t dims, int64_t queries,
+               Limit limit, const float* scores, float* states, int64_t stride) {
   const int64_t even = EvenTile(queries, kDotQueries);
   const auto seen = [&](int64_t i) { return MaxOf(0, MinOf(limit(i) - begin, count)); };
   for (int64_t i = 0; i < queries; i += even) {
     const int64_t block = MinOf(even, queries - i);
     const int64_t common = seen(i);  // limits ascend with the row
-    AddWeighed(source, 0, common, value_dim, block, scores + i * kAttentionChunk + begin,
-               states + i * stride);
+    AddWeighed(source, 0, common, dims, block, scores + i * kAttentionChunk + begin,
+               states + i * stride, stride);
     for (int64_t j = i + 1; j < i + block; ++j) {
-      AddWeighed(source, common, seen(j), value_dim, 1, scores + j * kAttentionChunk + begin,
-                 states + j * stride);
+      AddWeighed(source, common, seen(j), dims, 1, scores + j * kAttentionChunk + begin,
+                 states + j * stride, stride);
     }
   }
 }
@@ -290,13 +379,19 @@ void AttentionDotsOf(const Eights& format, const AttentionArgs& args, const Atte
 
   RowRefs(KeySource(args, block, format.Offset(key_dim)), begin, count, row);
   if (ReadsWholeRows(args, block)) ReadWholeRows(row, count, args.k_row_bytes);
-  ScoreRows(format, row, count,
-            QueryBlock{q + block.first_head * key_dim, block.heads, key_dim, args.heads * key_dim},
-            queries, args.scale, expanded, scores);
+  const QueryBlock query{q + block.first_head * key_dim, block.heads, key_dim,
+                         args.heads * key_dim};
+  if (queries >= kColumnQueries && key_dim * kColumnTile <= kColumnFloats) {
+    ScoreColumns(format, row, count, query, queries, args.scale, expanded, scores);
+  } else {
+    ScoreRows(format, row, count, query, queries, args.scale, expanded, scores);
+  }
 
   RowRefs(ValueSource(args, block, format.Offset(value_dim)), begin, count, row);
   if (ReadsWholeRows(args, block)) ReadWholeRows(row, count, args.v_row_bytes);
-  Prefetch(row, 0, MinOf(kDotRowsAhead, count), 0, format.Offset(value_dim));
+  // Rows whose keys hold the values are near by now.
+  const int64_t asked = args.latent == 0 ? count : 0;
+  Prefetch<2>(row, 0, MinOf(kDotRowsAhead, asked), 0, format.Offset(value_dim));
   for (int64_t i = 0; i < queries; ++i) {
     float* state = states + i * stride;
     __builtin_memset(state, 0, sizeof(float) * static_cast<size_t>(stride));
@@ -310,23 +405,25 @@ void AttentionDotsOf(const Eights& format, const AttentionArgs& args, const Atte
     }
   }
 
-  const int64_t tile = MinOf(kKeyTile, MaxOf(kValueFloats / value_dim, 8));
-  for (int64_t first = 0; first < count; first += tile) {
-    const int64_t positions = MinOf(tile, count - first);
-    Prefetch(row, MinOf(first + kDotRowsAhead, count),
-             MinOf(first + kDotRowsAhead + positions, count), 0, format.Offset(value_dim));
+  for (int64_t first = 0; first < count; first += kValueTile) {
+    const int64_t positions = MinOf(kValueTile, count - first);
+    Prefetch<2>(row, MinOf(first + kDotRowsAhead, asked),
+                MinOf(first + kDotRowsAhead + positions, asked), 0, format.Offset(value_dim));
     if (queries <= kDotQueries) {
       WeighRows(StoredEights<Eights>{&format, row + first}, first, positions, value_dim, queries,
-                limit, scores, states);
+                limit, scores, states, stride);
       continue;
     }
-    for (int64_t j = 0; j < positions; ++j) {
-      for (int64_t d = 0; d < value_dim; d += 8) {
-        _mm256_storeu_ps(expanded + j * value_dim + d, format.Load8(row[first + j], d));
+    for (int64_t d = 0; d < value_dim; d += kValueDims) {
+      const int64_t dims = MinOf(kValueDims, value_dim - d);
+      for (int64_t j = 0; j < positions; ++j) {
+        for (int64_t i = 0; i < dims; i += 8) {
+          _mm256_storeu_ps(expanded + j * dims + i, format.Load8(row[first + j], d + i));
+        }
       }
+      WeighRows(ExpandedEights{expanded, dims}, first, positions, dims, queries, limit, scores,
+                states + d, stride);
     }
-    WeighRows(ExpandedEights{expanded, value_dim}, first, positions, value_dim, queries, limit,
-              scores, states);
   }
   if (Eights::kFactor == 1.0f) return;
   const __m256 factor = _mm256_set1_ps(Eights::kFactor);

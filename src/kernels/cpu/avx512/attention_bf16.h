@@ -14,24 +14,37 @@
 namespace tern {
 namespace {
 
+// Dots of 32 rows, transposed, and kQueries rows that are not: dots[query][half of the 32]. row(i):
+// the numbers of the i-th.
+template <int kQueries, typename RowOf>
+inline void PairDots(const uint32_t* transposed, int64_t dim, const RowOf& row,
+                     __m512 dots[kQueries][2]) {
+  const uint16_t* rows[kQueries];
+  for (int i = 0; i < kQueries; ++i) {
+    rows[i] = row(i);
+    dots[i][0] = dots[i][1] = _mm512_setzero_ps();
+  }
+  for (int64_t d = 0; d < dim; d += 2) {
+    const auto* pairs = reinterpret_cast<const std::byte*>(transposed + d / 2 * kKeyTile);
+    const __m512bh low = LoadPair(pairs), high = LoadPair(pairs + 64);
+    for (int i = 0; i < kQueries; ++i) {
+      dots[i][0] = Dot(dots[i][0], low, rows[i] + d);
+      dots[i][1] = Dot(dots[i][1], high, rows[i] + d);
+    }
+  }
+}
+
 // scores[query][32 positions] of kQueries queries, rows of q `q_stride` apart.
 template <int kQueries>
 struct ScorePairs {
   static void Run(const uint32_t* keys, int64_t key_dim, const uint16_t* q, int64_t q_stride,
                   float scale, float* scores) {
-    __m512 sum[kQueries][2];
-    for (auto& halves : sum) halves[0] = halves[1] = _mm512_setzero_ps();
-    for (int64_t d = 0; d < key_dim; d += 2) {
-      const auto* pairs = reinterpret_cast<const std::byte*>(keys + d / 2 * kKeyTile);
-      const __m512bh low = LoadPair(pairs), high = LoadPair(pairs + 64);
-      for (int i = 0; i < kQueries; ++i) {
-        sum[i][0] = Dot(sum[i][0], low, q + i * q_stride + d);
-        sum[i][1] = Dot(sum[i][1], high, q + i * q_stride + d);
-      }
-    }
+    __m512 dots[kQueries][2];
+    PairDots<kQueries>(
+        keys, key_dim, [=](int i) { return q + i * q_stride; }, dots);
     for (int i = 0; i < kQueries; ++i) {
-      Store(scores + i * kAttentionChunk, Mul({sum[i][0]}, Set(scale)));
-      Store(scores + i * kAttentionChunk + kLanes, Mul({sum[i][1]}, Set(scale)));
+      Store(scores + i * kAttentionChunk, Mul({dots[i][0]}, Set(scale)));
+      Store(scores + i * kAttentionChunk + kLanes, Mul({dots[i][1]}, Set(scale)));
     }
   }
 };
@@ -43,6 +56,23 @@ inline void ScoreQueryPairs(const uint32_t* keys, int64_t key_dim, int64_t queri
     RunBlock<ScorePairs, kPairQueries>(queries - i, keys, key_dim, q + i * q_stride, q_stride,
                                        scale, scores + i * kAttentionChunk);
   }
+}
+
+// Scores of all queries against one tile of rows. Few queries multiply codes as they become words.
+template <typename Loads, typename Ahead>
+void ScoreRows(const Loads& format, const RowRef* rows, int64_t count, int64_t key_dim,
+               int64_t queries, const uint16_t* q, int64_t q_stride, float scale, uint32_t* keys,
+               float* scores, Ahead& ahead) {
+  if constexpr (CodeFormat<Loads>) {
+    if (queries <= kCodeQueries) {
+      TransposeCodes(rows, count, key_dim, ahead, [&](int64_t d, int64_t half, __m512i codes) {
+        _mm512_storeu_si512(keys + d / 4 * kKeyTile + half, codes);
+      });
+      return RunBlock<ScoreCodes, kCodeQueries>(queries, keys, key_dim, q, q_stride, scale, scores);
+    }
+  }
+  TransposeKeyPairs(format, rows, count, key_dim, keys, ahead);
+  ScoreQueryPairs(keys, key_dim, queries, q, q_stride, scale, scores);
 }
 
 // Begins the states of queries with what their scores say. The scores become softmax weights in
@@ -60,7 +90,9 @@ uint16_t* WeightsOfScores(int64_t queries, int64_t value_dim, const Limit& limit
     float* score = scores + i * kAttentionChunk;
     Softmax(score, limit(i), state + max_index, state + max_index + 1);
     for (int64_t j = 0; j < limit(i); j += kLanes) {
-      StoreU16(weights + i * 2 * kAttentionChunk + j, RoundBf16(Load(score + j)));
+      // Subnormal ones become zero, which products take them for.
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(weights + i * 2 * kAttentionChunk + j),
+                          (__m256i)_mm512_cvtneps_pbh(Load(score + j).v));
     }
   }
   return weights;
@@ -86,11 +118,11 @@ void AddChunkValues(const Loads& format, const RowRef* row, int64_t queries, int
   }
 }
 
-// Queries as BF16 rows at stride AttentionMaxIndex(key_dim), of an even number of numbers.
+// Queries as BF16 rows at stride AttentionMaxIndex(key_dim), with zeros up to a multiple of four.
 inline void RoundQueries(QueryBlock query, int64_t queries, int64_t key_dim, uint16_t* rounded) {
   const int64_t stride = AttentionMaxIndex(key_dim);
   for (int64_t i = 0; i < queries; ++i) {
-    rounded[i * stride + key_dim - 1 + key_dim % 2] = 0;
+    for (int64_t d = key_dim; d % 4 != 0; ++d) rounded[i * stride + d] = 0;
     ToBf16(query[i], key_dim, rounded + i * stride);
   }
 }
@@ -102,37 +134,57 @@ void AttentionChunkBf16(const Loads& format, const AttentionArgs& args, const At
   const int64_t queries = block.rows * block.heads;
   const int64_t begin = chunk * kAttentionChunk;
   const int64_t count = SeenInChunk(args, block, block.rows - 1, chunk);
-  // Tile of keys, scores, rounded queries, expanded values.
+  // Tile of keys, scores, rounded queries, expanded rows.
   auto* keys = reinterpret_cast<uint32_t*>(workspace);
   float* scores = workspace + AttentionMaxIndex(key_dim) * kKeyTile;
   auto* rounded = reinterpret_cast<uint16_t*>(scores + queries * kAttentionChunk);
   const int64_t q_stride = AttentionMaxIndex(key_dim);
-  auto* expanded = rounded + queries * AttentionMaxIndex(key_dim);
+  auto* expanded = rounded + queries * q_stride;
+  const Bf16Loads bf16((RowShape()));
   RowRef row[kAttentionChunk];
 
   const QueryBlock query{q + block.first_head * key_dim, block.heads, key_dim,
                          args.heads * key_dim};
   RoundQueries(query, queries, key_dim, rounded);
   RowRefs(KeySource(args, block, format.Offset(key_dim)), begin, count, row);
+  const RowScales<Loads> key_scales(row, count, 1);
   for (int64_t tile = 0; tile < count; tile += kKeyTile) {
+    const int64_t positions = MinOf(kKeyTile, count - tile);
+    NothingAhead nothing;
+    const auto score = [&](const auto& loads) {
+      ScoreRows(loads, row + tile, positions, key_dim, queries, rounded, q_stride, args.scale, keys,
+                scores + tile, nothing);
+    };
     Prefetch(row, MinOf(tile + kKeyTile, count), MinOf(tile + 2 * kKeyTile, count), 0,
              format.Offset(key_dim));
-    NothingAhead nothing;
-    TransposeKeyPairs(format, row + tile, MinOf(kKeyTile, count - tile), key_dim, keys, nothing);
-    ScoreQueryPairs(keys, key_dim, queries, rounded, q_stride, args.scale, scores + tile);
-    format.ScaleScores(row + tile, MinOf(kKeyTile, count - tile), queries, scores + tile);
+    if constexpr (LatentCodes<Loads>) {
+      ExpandToBf16(format, row + tile, positions, args.latent, key_dim, expanded + tile * q_stride,
+                   row + tile);
+      score(bf16);
+    } else {
+      score(format);
+    }
+    key_scales.ScaleScores(0, tile, queries, scores + tile);
   }
 
   const auto limit = [&](int64_t i) { return SeenInChunk(args, block, i / block.heads, chunk); };
   uint16_t* weights = WeightsOfScores(queries, value_dim, limit, scores, states);
 
-  RowRefs(ValueSource(args, block, format.Offset(value_dim)), begin, count, row);
-  format.ScaleWeights(row, count, queries, weights);
-  if (args.format != KvFormat::kBf16 && queries > kPairQueries) {
-    ExpandToBf16(format, row, count, value_dim, expanded, row);
-    AddChunkValues(Bf16Loads(RowShape()), row, queries, value_dim, weights, limit, states);
+  const auto add_values = [&](const auto& loads) {
+    AddChunkValues(loads, row, queries, value_dim, weights, limit, states);
+  };
+  if constexpr (LatentCodes<Loads>) {
+    add_values(bf16);
   } else {
-    AddChunkValues(format, row, queries, value_dim, weights, limit, states);
+    RowRefs(ValueSource(args, block, format.Offset(value_dim)), begin, count, row);
+    RowScales<Loads>(row, count, 1).ScaleWeights(0, count, queries, weights);
+    if constexpr (CodeFormat<Loads>) {
+      if (queries > kPairQueries) {
+        ExpandToBf16(format, row, count, 0, value_dim, expanded, row);
+        return add_values(bf16);
+      }
+    }
+    add_values(format);
   }
 }
 
@@ -149,12 +201,13 @@ void AttentionChunkOf512(const AttentionArgs& args, const AttentionBlock& block,
     case KvFormat::kBf16:
       return attend(Bf16Loads(shape));
     case KvFormat::kFp8E4m3:
-      return attend(E4m3Loads(shape));
+      if (args.latent == 0) return attend(E4m3Loads(shape));
+      return attend(E4m3Latents(shape));
     case KvFormat::kFp8Tiled:
       if (args.latent == 0) return attend(RowScaledLoads(shape));
-      return attend(TiledLoads(shape));
+      return attend(TiledLatents(shape));
     case KvFormat::kFp8DsMla:
-      return attend(DsMlaLoads(shape));
+      return attend(DsMlaLatents(shape));
   }
 }
 

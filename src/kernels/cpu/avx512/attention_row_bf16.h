@@ -39,6 +39,7 @@ void AttentionRowBf16(const Loads& format, const AttentionArgs& args, const Atte
     for (int64_t i = 0; i < count; i += 8) __builtin_prefetch(key[i].scales, 0, 2);
   }
   LinesAhead(key, MinOf(kKeyTile, count), args.k_row_bytes).Rest();
+  const RowScales<Loads> scales(key, count, 2 * args.kv_heads);
   for (int64_t tile = 0; tile < count; tile += kKeyTile) {
     const int64_t positions = MinOf(kKeyTile, count - tile), next = tile + kKeyTile;
     LinesAhead ahead = next < count
@@ -46,23 +47,29 @@ void AttentionRowBf16(const Loads& format, const AttentionArgs& args, const Atte
                            : LinesAhead(value, MinOf(kKeyTile, count), args.v_row_bytes);
     for (int64_t n = 0; n < args.kv_heads; ++n) {
       RowsOfHead(key + tile, positions, n, format.Offset(key_dim), head);
-      TransposeKeyPairs(format, head, positions, key_dim, keys, ahead);
-      ScoreQueryPairs(keys, key_dim, group, rounded + n * group * q_stride, q_stride, args.scale,
-                      scores + n * group * kAttentionChunk + tile);
-      format.ScaleScores(head, positions, group, scores + n * group * kAttentionChunk + tile);
+      float* head_scores = scores + n * group * kAttentionChunk + tile;
+      ScoreRows(format, head, positions, key_dim, group, rounded + n * group * q_stride, q_stride,
+                args.scale, keys, head_scores, ahead);
+      scales.ScaleScores(n, tile, group, head_scores);
     }
     ahead.Rest();
   }
 
   uint16_t* weights = WeightsOfScores(
       args.heads, value_dim, [&](int64_t) { return count; }, scores, states);
+  for (int64_t n = 0; n < args.kv_heads; ++n) {
+    scales.ScaleWeights(args.kv_heads + n, count, group, weights + n * group * 2 * kAttentionChunk);
+  }
 
+  const int64_t after = args.goes_on ? MinOf(kKeyTile, SeenInChunk(args, block, 0, chunk + 1)) : 0;
+  RowRefs(KeySource(args, block, 0), begin + kAttentionChunk, after, key);
   for (int64_t tile = 0; tile < count; tile += kKeyTile) {
-    const int64_t positions = MinOf(kKeyTile, count - tile), next = MinOf(tile + kKeyTile, count);
-    LinesAhead ahead(value + next, MinOf(kKeyTile, count - next), args.v_row_bytes);
+    const int64_t positions = MinOf(kKeyTile, count - tile), next = tile + kKeyTile;
+    LinesAhead ahead =
+        next < count ? LinesAhead(value + next, MinOf(kKeyTile, count - next), args.v_row_bytes)
+                     : LinesAhead(key, after, args.k_row_bytes);
     for (int64_t n = 0; n < args.kv_heads; ++n) {
       RowsOfHead(value + tile, positions, n, format.Offset(value_dim), head);
-      format.ScaleWeights(head, positions, group, weights + n * group * 2 * kAttentionChunk + tile);
       for (int64_t i = n * group; i < (n + 1) * group; i += kPairQueries) {
         AddValuePairs(format, head, 0, positions, value_dim,
                       MinOf(kPairQueries, (n + 1) * group - i),

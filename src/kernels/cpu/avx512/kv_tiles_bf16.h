@@ -17,38 +17,12 @@ inline __mmask32 FirstOf32(int64_t n) {
   return n >= 32 ? ~__mmask32{0} : static_cast<__mmask32>((uint32_t{1} << MaxOf(n, 0)) - 1);
 }
 
-// Formats that apply no scale to the scores and the weights of whole rows.
-struct NoRowScales {
-  static void ScaleScores(const RowRef*, int64_t, int64_t, float*) {}
-  static void ScaleWeights(const RowRef*, int64_t, int64_t, uint16_t*) {}
-};
-
-// Thirty-two numbers of a row as BF16: the first n, then zeros. One struct per format, beside that
-// of kv_row_formats.h.
-struct Bf16Loads : Bf16Rows, NoRowScales {
+// Thirty-two numbers of a row as BF16: the first n, then zeros.
+struct Bf16Loads : Bf16Rows {
   using Bf16Rows::Bf16Rows;
   __m512i Load32(RowRef row, int64_t d, int64_t n) const {
     return _mm512_maskz_loadu_epi16(FirstOf32(n), row.numbers + d * 2);
   }
-};
-
-struct DsMlaLoads : DsMlaRows, NoRowScales {
-  using DsMlaRows::DsMlaRows;
-  __m512i Load32(RowRef row, int64_t d, int64_t n) const {
-    if (d >= shape.latent) return _mm512_maskz_loadu_epi16(FirstOf32(n), Rope(row, d));
-    const __m256i codes = _mm256_maskz_loadu_epi8(FirstOf32(n), row.numbers + d);
-    __m512i words[2];
-    expansion.Words(_mm512_permutexvar_epi64(eighths, _mm512_castsi256_si512(codes)), words);
-    const __m512 scale = _mm512_set1_ps(Scale(row, d));
-    const auto product = [&](__m256i half) {
-      return _mm512_mul_ps(_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16)),
-                           scale);
-    };
-    return (__m512i)_mm512_cvtne2ps_pbh(product(_mm512_extracti64x4_epi64(words[0], 1)),
-                                        product(_mm512_castsi512_si256(words[0])));
-  }
-  E4m3Expansion expansion;
-  __m512i eighths = EighthsForWords();
 };
 
 // Formats whose rows are read as words.
@@ -94,12 +68,19 @@ void TransposeKeyPairs(const Loads& format, const RowRef* rows, int64_t count, i
   Ahead ahead = lines_ahead;
   for (int64_t d = 0; d < key_dim; d += 2 * kLanes) {
     for (int64_t half = 0; half < kKeyTile; half += kLanes) {
+      for (int64_t i = 0; i < kLanes; ++i) ahead.Step();
+      const auto load = [&](RowRef row) {
+        return _mm512_castsi512_ps(format.Load32(row, d, key_dim - d));
+      };
       Vec tile[kLanes];
-      for (int64_t i = 0; i < kLanes; ++i) {
-        ahead.Step();
-        tile[i].v = half + i < count
-                        ? _mm512_castsi512_ps(format.Load32(rows[half + i], d, key_dim - d))
-                        : _mm512_setzero_ps();
+      if (half + kLanes <= count) {
+        // Unrolled late, this loop would keep `tile` in memory.
+#pragma GCC unroll 16
+        for (int i = 0; i < kLanes; ++i) tile[i].v = load(rows[half + i]);
+      } else {
+        for (int64_t i = 0; i < kLanes; ++i) {
+          tile[i].v = half + i < count ? load(rows[half + i]) : _mm512_setzero_ps();
+        }
       }
       Transpose(tile);
       for (int64_t i = 0; i < MinOf(kLanes, (key_dim - d + 1) / 2); ++i) {
@@ -128,6 +109,8 @@ struct ValuePairs {
       }
       const __m512i order0 = _mm512_load_si512(order[0]), order1 = _mm512_load_si512(order[1]);
       __m512 sum[kQueries][2];
+      // Unrolled late, these loops would keep `sum` in memory.
+#pragma GCC unroll 8
       for (int i = 0; i < kQueries; ++i) {
         sum[i][0] = _mm512_loadu_ps(states + i * state_stride + d);
         sum[i][1] =
@@ -145,6 +128,7 @@ struct ValuePairs {
         const __m512i b = j + 1 < end ? format->Load32(rows[j + 1], d, n) : _mm512_setzero_si512();
         const auto low = (__m512bh)_mm512_permutex2var_epi16(a, order0, b);
         const auto high = (__m512bh)_mm512_permutex2var_epi16(a, order1, b);
+#pragma GCC unroll 8
         for (int i = 0; i < kQueries; ++i) {
           const uint16_t* pair = weights + i * 2 * kAttentionChunk + j;
           sum[i][0] = Dot(sum[i][0], low, pair);
@@ -152,6 +136,7 @@ struct ValuePairs {
         }
       }
       *lines_ahead = ahead;
+#pragma GCC unroll 8
       for (int i = 0; i < kQueries; ++i) {
         _mm512_storeu_ps(states + i * state_stride + d, sum[i][0]);
         if (second) _mm512_storeu_ps(states + i * state_stride + d + kLanes, sum[i][1]);
@@ -169,20 +154,6 @@ void AddValuePairs(const Loads& format, const RowRef* rows, int64_t begin, int64
     RunBlock<ValuePairs<Loads, Ahead>::template Queries, kPairQueries>(
         queries, &format, rows, begin, end, d, value_dim - d, d + kLanes < value_dim, weights,
         states, AttentionStateFloats(value_dim), &ahead);
-  }
-}
-
-// The first value_dim numbers of `count` rows as BF16 rows, for more than one block of queries.
-template <WordFormat Loads>
-void ExpandToBf16(const Loads& format, const RowRef* row, int64_t count, int64_t value_dim,
-                  uint16_t* out, RowRef* expanded) {
-  const int64_t stride = AttentionMaxIndex(value_dim);
-  for (int64_t j = 0; j < count; ++j, out += stride) {
-    for (int64_t d = 0; d < value_dim; d += 32) {
-      _mm512_mask_storeu_epi16(out + d, FirstOf32(value_dim - d),
-                               format.Load32(row[j], d, value_dim - d));
-    }
-    expanded[j] = {reinterpret_cast<const std::byte*>(out), nullptr};
   }
 }
 

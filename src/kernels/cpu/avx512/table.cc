@@ -5,6 +5,7 @@
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/avx512/attention_bf16.h"
 #include "kernels/cpu/avx512/attention_row_bf16.h"
+#include "kernels/cpu/avx512/index_scores_bf16.h"
 #include "kernels/cpu/avx512/matmul_bf16.h"
 #include "kernels/cpu/avx512/peak.h"
 #include "kernels/cpu/elementwise.h"
@@ -30,7 +31,7 @@ void FillAvx512Table(IsaTable* table) {
             .attention_row = AttentionRow512,
             .attention_merge = AttentionMerge,
             .attention_finish = AttentionFinish,
-            .index_scores = IndexScores,
+            .index_scores = IndexScores512,
             .largest = Largest,
             .arg_max = ArgMax,
             .sum_exp = SumExp,
