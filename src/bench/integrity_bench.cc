@@ -29,6 +29,24 @@ struct EndSink final : TokenSink {
   Status status;
 };
 
+// Stands still while it is another mode's turn: seals are verified again after so many seconds.
+class TurnClock final : public Clock {
+ public:
+  int64_t NowUs() const override {
+    return begun_us_ < 0 ? own_us_ : own_us_ + SystemClock().NowUs() - begun_us_;
+  }
+  int64_t UnixSeconds() const override { return SystemClock().UnixSeconds(); }
+  void Begin() { begun_us_ = SystemClock().NowUs(); }
+  void End() {
+    own_us_ = NowUs();
+    begun_us_ = -1;
+  }
+
+ private:
+  int64_t own_us_ = 0;
+  int64_t begun_us_ = -1;
+};
+
 // An engine and the streams that ask it.
 class Streams {
  public:
@@ -51,7 +69,7 @@ class Streams {
     MemoryPlanInput input = MemoryPlanInputOf(engine, uint64_t{1} << 50);
     TERN_ASSIGN_OR_RETURN(const MemoryPlan plan, PlanMemory(model.info(), input));
     TERN_ASSIGN_OR_RETURN(
-        core_, EngineCore::Create(model, pool, engine, plan, RandomSeed(), SystemClock(), nullptr));
+        core_, EngineCore::Create(model, pool, engine, plan, RandomSeed(), clock_, nullptr));
     // Spread over the answers, so that one stream ends every answer_tokens / batch steps.
     for (size_t i = 0; i < sinks_.size(); ++i) {
       const auto share = static_cast<int64_t>(i + 1) * options_.answer_tokens;
@@ -68,7 +86,9 @@ class Streams {
   }
 
   Status Step() {
+    clock_.Begin();
     core_->Step();
+    clock_.End();
     for (size_t i = 0; i < sinks_.size(); ++i) {
       if (sinks_[i] == nullptr || !sinks_[i]->ended) continue;
       if (!sinks_[i]->status.ok()) return Internal(sinks_[i]->status.ToString());
@@ -83,6 +103,8 @@ class Streams {
     for (const auto& sink : sinks_) sum += sink->tokens;
     return sum;
   }
+  // Time that steps took.
+  int64_t NowUs() const { return clock_.NowUs(); }
   IntegrityStats integrity() const { return core_->Stats().integrity; }
 
  private:
@@ -97,11 +119,12 @@ class Streams {
     request.sampling.ignore_eos = true;
     request.sampling.max_new_tokens = new_tokens;
     sinks_[stream] = std::make_shared<EndSink>();
-    core_->Submit(asked_, std::move(request), sinks_[stream], SystemClock().NowUs());
+    core_->Submit(asked_, std::move(request), sinks_[stream], clock_.NowUs());
   }
 
   const IntegrityBenchOptions& options_;
   const uint64_t vocab_;
+  TurnClock clock_;  // outlives the engine
   std::unique_ptr<EngineCore> core_;
   std::vector<int32_t> prefix_;
   std::vector<std::shared_ptr<EndSink>> sinks_;
@@ -109,20 +132,41 @@ class Streams {
   int64_t done_tokens_ = 0;
 };
 
-Status RunSlice(Streams& streams, int64_t steps, IntegrityBenchResult& result) {
-  const IntegrityStats before = streams.integrity();
-  const int64_t tokens = streams.tokens(), start_us = SystemClock().NowUs();
-  for (int64_t i = 0; i < steps; ++i) TERN_RETURN_IF_ERROR(streams.Step());
-  const auto us = static_cast<double>(SystemClock().NowUs() - start_us);
-  const IntegrityStats after = streams.integrity();
-  result.tokens_per_s.push_back(static_cast<double>(streams.tokens() - tokens) * 1e6 / us);
-  result.steps += steps;
-  // Sums for now.
-  result.share += static_cast<double>(after.check_us - before.check_us);
-  result.step_ms += us * 1e-3;
-  result.sealed_rows += static_cast<double>(after.sealed_rows - before.sealed_rows);
-  result.verified_pages += static_cast<double>(after.verified_pages - before.verified_pages);
-  result.swept_pages += static_cast<double>(after.swept_pages - before.swept_pages);
+// One slice of every mode, by turns after each step: the schedule is the same in all of them, so
+// that neighbours in time do the same work, and what else the machine does meets all alike.
+Status RunSlice(std::vector<std::unique_ptr<Streams>>& streams, int64_t steps,
+                std::vector<IntegrityBenchResult>& results) {
+  struct Start {
+    IntegrityStats integrity;
+    int64_t tokens, us;
+  };
+  std::vector<Start> starts;
+  for (const auto& mode : streams) {
+    starts.push_back({mode->integrity(), mode->tokens(), mode->NowUs()});
+  }
+  const size_t modes = streams.size();
+  for (int64_t step = 0; step < steps; ++step) {
+    for (size_t i = 0; i < modes; ++i) {
+      // In six steps, each mode is first, second and last twice, and follows each other as often.
+      const size_t turn = step % 2 == 0 ? i : modes - 1 - i;
+      const size_t at = (static_cast<size_t>(step / 2) + turn) % modes;
+      TERN_RETURN_IF_ERROR(streams[at]->Step());
+    }
+  }
+  for (size_t at = 0; at < modes; ++at) {
+    const auto& [before, tokens, start_us] = starts[at];
+    const auto us = static_cast<double>(streams[at]->NowUs() - start_us);
+    const IntegrityStats after = streams[at]->integrity();
+    IntegrityBenchResult& result = results[at];
+    result.tokens_per_s.push_back(static_cast<double>(streams[at]->tokens() - tokens) * 1e6 / us);
+    result.steps += steps;
+    // Sums for now.
+    result.share += static_cast<double>(after.check_us - before.check_us);
+    result.step_ms += us * 1e-3;
+    result.sealed_rows += static_cast<double>(after.sealed_rows - before.sealed_rows);
+    result.verified_pages += static_cast<double>(after.verified_pages - before.verified_pages);
+    result.swept_pages += static_cast<double>(after.swept_pages - before.swept_pages);
+  }
   return OkStatus();
 }
 
@@ -147,13 +191,9 @@ Result<std::vector<IntegrityBenchResult>> RunIntegrityBench(
     streams.push_back(std::make_unique<Streams>(options, model.info().vocab_size));
     TERN_RETURN_IF_ERROR(streams.back()->Start(model, ops.pool(), engine, mode));
   }
-  const auto modes = static_cast<int64_t>(streams.size());
   for (int64_t slice = 0; slice < options.slices; ++slice) {
-    for (int64_t i = 0; i < modes; ++i) {
-      const auto at = static_cast<size_t>(slice % 2 == 0 ? i : modes - 1 - i);
-      TERN_RETURN_IF_ERROR(RunSlice(*streams[at], options.slice_steps, results[at]));
-      progress(slice * modes + i + 1, options.slices * modes);
-    }
+    TERN_RETURN_IF_ERROR(RunSlice(streams, options.slice_steps, results));
+    progress(slice + 1, options.slices);
   }
   for (IntegrityBenchResult& result : results) {
     const auto steps = static_cast<double>(result.steps);
@@ -219,8 +259,9 @@ std::string IntegrityBenchTable(const std::vector<IntegrityBenchResult>& results
                   fmt::format("{:.2f}", r.swept_pages)});
   }
   return table.ToText() +
-         "Share: by timers inside the step. Ratio to off: median over slices by turns, with the\n"
-         "interval that holds it with at least 95 %. Rows and pages: a step.\n";
+         "Share: by timers inside the step. Ratio to off: median over slices of steps by turns, "
+         "with\n"
+         "the interval that holds it with at least 95 %. Rows and pages: a step.\n";
 }
 
 SvgPicture IntegrityBenchPicture(const std::vector<IntegrityBenchResult>& results,

@@ -82,8 +82,11 @@ std::span<const IntegrityVictim> IntegrityGuard::AfterStep(int64_t step_us) {
   step_check_us_ += kv_.match_us() - match_us_;
   const auto share_us = static_cast<int64_t>(static_cast<double>(step_us) * kShare);
   credit_us_ = std::clamp(credit_us_ + share_us - step_check_us_, -kMostDebtUs, kMostCreditUs);
-  int64_t now_us = clock_.NowUs();
-  for (int64_t pages = 0; pages < pages_per_step_ && credit_us_ >= 0 && kv_.SweepOne(); ++pages) {
+  const int64_t start_us = clock_.NowUs();
+  int64_t now_us = start_us;
+  bool more = true;
+  for (int64_t pages = 0; more && pages < pages_per_step_ && credit_us_ >= 0; ++pages) {
+    more = kv_.SweepOne(start_us);
     const int64_t end_us = clock_.NowUs();
     credit_us_ -= end_us - now_us;
     step_check_us_ += end_us - now_us;
@@ -100,11 +103,11 @@ std::span<const IntegrityVictim> IntegrityGuard::AfterStep(int64_t step_us) {
 
 bool IntegrityGuard::SweepIdle(int64_t budget_us) {
   victims_.clear();
-  const int64_t end_us = clock_.NowUs() + budget_us;
+  const int64_t start_us = clock_.NowUs();
   bool more = true;
   do {
-    more = kv_.SweepOne();
-  } while (more && clock_.NowUs() < end_us);
+    more = kv_.SweepOne(start_us);
+  } while (more && clock_.NowUs() < start_us + budget_us);
   ConcernFound();  // nobody lives: only the exposed are concerned
   return more;
 }

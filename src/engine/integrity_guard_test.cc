@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include "base/log.h"
+#include "kv/test_clock.h"
+#include "kv/test_pool.h"
 
 namespace tern {
 namespace {
@@ -137,6 +139,20 @@ TEST_F(IntegrityGuardTest, TheSweepKeepsItsShareOfStepTime) {
   EXPECT_EQ(victims[0].id, 1u);
   EXPECT_EQ(victims[0].violation.kind, KvViolationKind::kSeal);
   EXPECT_EQ(guard_->Stats().step_us, 200'000);
+}
+
+// What it costs to find out that no page is due is time of integrity, too.
+TEST(IntegrityGuard, TheChoiceOfAPageCountsAlsoWhenThereIsNone) {
+  const TickingClock clock;
+  const auto kv =
+      KvCache::Create(TestPageFormat(4), 8, 1, {.integrity = KvIntegrity::kSealed, .clock = &clock})
+          .value();
+  const Queues queues;
+  IntegrityGuard guard({.mode = KvIntegrity::kSealed}, *kv, queues, clock);
+  guard.AfterStep(100'000);
+  EXPECT_EQ(guard.Stats().swept_pages, 0);
+  EXPECT_EQ(guard.Stats().check_us, 1);
+  EXPECT_EQ(guard.Stats().step_us, 100'001);
 }
 
 }  // namespace

@@ -11,8 +11,11 @@
 namespace tern {
 namespace {
 
-constexpr uint32_t kPagesPerSearch = 4096;  // that SweepOne looks at
-constexpr int64_t kIntervalsInUse = 10;     // without a verification, at most, of a page in use
+// That a newcomer takes a page in use without a verification, at most (docs/decisions/009).
+constexpr int64_t kIntervalsInUse = 5;
+// One turn in so many is for pages that are only cached, also while pages in use take all that the
+// sweep may cost.
+constexpr int64_t kSweepsPerCachedPage = 16;
 
 }  // namespace
 
@@ -383,22 +386,18 @@ bool KvCache::VerifySeal(PageId page, bool in_use, int64_t now_us) {
   return good;
 }
 
-bool KvCache::SweepOne() {
-  if (seals_ == nullptr) return false;
-  const int64_t now_us = clock_.NowUs();
-  const auto pages = static_cast<uint32_t>(pool_.pages());
-  for (uint32_t looked = 0; looked < std::min(pages, kPagesPerSearch); ++looked) {
-    const PageId page{sweep_at_};
-    sweep_at_ = (sweep_at_ + 1) % pages;
-    const PageState state = pool_.state(page);
-    if (state != PageState::kHeld && state != PageState::kCached) continue;
-    if (seals_->rows(page) == 0 || (options_.verify_interval_us > 0 &&
-                                    seals_->good_us(page) + options_.verify_interval_us > now_us))
-      continue;
+bool KvCache::SweepOne(int64_t now_us) {
+  if (seals_ == nullptr || faults_.skip_seal_check) return false;
+  // Pages swept one after the other in one moment are each swept once.
+  const int64_t interval_us = std::max<int64_t>(options_.verify_interval_us, 1);
+  const bool in_use_first = (swept_pages_ + 1) % kSweepsPerCachedPage != 0;
+  for (const bool in_use : {in_use_first, !in_use_first}) {
+    const auto page = pool_.NextToVerify(in_use);
+    if (!page || seals_->good_us(*page) + interval_us > now_us) continue;
     ++swept_pages_;
-    if (!faults_.skip_seal_check && !seals_->Matches(page, now_us)) {
-      Report(KvViolationKind::kSeal, page);
-      QuarantinePage(page);
+    if (!seals_->Matches(*page, now_us)) {
+      Report(KvViolationKind::kSeal, *page);
+      QuarantinePage(*page);
     }
     return true;
   }
@@ -485,6 +484,9 @@ Status KvCache::CheckSealCounts() const {
     if (seals_->rows(page) != pool_.rows(page)) {
       return Internal(fmt::format("KV page {}: {} rows are written, {} sealed", i, pool_.rows(page),
                                   seals_->rows(page)));
+    }
+    if (pool_.HasTurn(page) != (seals_->rows(page) > 0)) {
+      return Internal(fmt::format("KV page {}: sealed and never verified, or not sealed", i));
     }
   }
   return OkStatus();

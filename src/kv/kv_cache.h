@@ -60,9 +60,9 @@ class KvCache {
     KvIntegrity integrity = KvIntegrity::kTags;
     uint64_t model_id = 0;            // goes into chains
     int64_t max_protected_pages = 0;  // by sessions, all together
-    // A page whose bytes were verified this long ago, or less, is shared as it is; ten times as
-    // long ago where others read it already, for the sweep looks at it all the same. 0: verified
-    // again each time.
+    // A page whose bytes were verified less than this ago is shared as it is; less than five times
+    // this ago where others read it already, for those the sweep takes first. 0: verified again
+    // each time.
     int64_t verify_interval_us = 1'000'000;
     ThreadPool* threads = nullptr;  // shares the hashing of kSealed; null: one thread
     const Clock* clock = nullptr;   // null: the system's
@@ -121,9 +121,11 @@ class KvCache {
   // Seals the rows of all NoteWritten calls since the last time. A page with a row that the pass
   // left out is a violation.
   void SealWritten();
-  // Verifies the bytes of the next page in use that was last verified a second ago or longer.
-  // False: there is none among the next thousands.
-  bool SweepOne();
+  // Verifies the bytes of the page whose turn it is: of those that leases have, else of those that
+  // are only cached; one turn in sixteen is theirs first. False: whoever's turn it is was verified
+  // at `now_us`, or less than `verify_interval_us` before. The choice costs the same however many
+  // pages there are.
+  bool SweepOne(int64_t now_us);
   // What MatchPrefix, CopyRows, Commit, SealWritten and SweepOne have found since the last call.
   // Pages that have failed are in quarantine already; who holds one must end.
   std::vector<KvViolation> TakeViolations() { return std::exchange(violations_, {}); }
@@ -135,8 +137,8 @@ class KvCache {
   // Time that MatchPrefix, CopyRows and Commit have spent so far in verifying bytes.
   int64_t match_us() const { return match_us_; }
   int64_t copied_rows() const { return copied_rows_; }        // by CopyRows, since the start
-  int64_t verified_pages() const { return verified_pages_; }  // by their seals
-  int64_t swept_pages() const { return swept_pages_; }        // of those, by SweepOne
+  int64_t verified_pages() const { return verified_pages_; }  // by their seals, at reuse
+  int64_t swept_pages() const { return swept_pages_; }        // by their seals, by SweepOne
   KvIntegrity integrity() const { return options_.integrity; }
   // Null unless kSealed.
   const SealTable* seals() const { return seals_.get(); }
@@ -204,14 +206,17 @@ class KvCache {
 
   PagePool pool_;
   RadixCache radix_;
+#if TERN_FAULTS
+  Options options_;  // KvSaboteur changes the model
+#else
   const Options options_;
+#endif
   const Clock& clock_;
   std::unique_ptr<ThreadPool> own_thread_;  // where options bring none
   std::unique_ptr<SealTable> seals_;        // kSealed
   std::vector<SealTable::Rows> to_seal_;
   std::vector<int64_t> good_us_;  // [pages]: identity last checked
   std::vector<KvViolation> violations_;
-  uint32_t sweep_at_ = 0;
   int64_t match_us_ = 0, verified_pages_ = 0, swept_pages_ = 0;
   int64_t evicted_pages_ = 0, copied_rows_ = 0;
   KvFaults faults_;

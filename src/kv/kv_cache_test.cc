@@ -2,6 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
+#include <map>
+
+#include "base/rng.h"
+#include "kv/test_clock.h"
 #include "kv/test_pool.h"
 
 namespace tern {
@@ -42,6 +47,13 @@ void Write(KvCache& cache, const Tokens& tokens, int64_t first, int64_t last, Kv
   }
   cache.NoteWritten(space, tokens, first, last, lease);
   cache.SealWritten();
+}
+
+// As an engine does with time to spare. Returns how many pages.
+int64_t Sweep(KvCache& cache, const Clock& clock) {
+  int64_t pages = 0;
+  while (cache.SweepOne(clock.NowUs())) ++pages;
+  return pages;
 }
 
 Status Check(const KvCache& cache, std::initializer_list<const KvLease*> leases) {
@@ -236,16 +248,6 @@ TEST(KvCache, ASourceIsVerifiedWholeWhateverTheInterval) {
   }
 }
 
-// Each look at it is a microsecond later.
-class TickingClock final : public Clock {
- public:
-  int64_t NowUs() const override { return ++now_us_; }
-  int64_t UnixSeconds() const override { return 0; }
-
- private:
-  mutable int64_t now_us_ = 0;
-};
-
 TEST(KvCache, TheTimeOfEachVerificationCountsOnce) {
   const TickingClock clock;
   const auto cache = MakeCache(
@@ -262,15 +264,19 @@ TEST(KvCache, TheTimeOfEachVerificationCountsOnce) {
 
 // The copy has seals of its own.
 TEST(KvCache, ACopiedRowIsSealed) {
-  const auto cache = MakeCache(16, {.integrity = KvIntegrity::kSealed, .verify_interval_us = 0}, 4);
+  ManualClock clock;
+  const auto cache = MakeCache(
+      16, {.integrity = KvIntegrity::kSealed, .verify_interval_us = 0, .clock = &clock}, 4);
   Leave(*cache, {1, 2, 3, 4, 5, 6, 7});
   KvLease b;
   ASSERT_EQ(Admit(*cache, {1, 2, 3, 4, 5, 6, 9}, &b), (Found{4, 2}));
-  while (!cache->has_violations() && cache->swept_pages() < 20) ASSERT_TRUE(cache->SweepOne());
+  clock.AdvanceUs(1);
+  EXPECT_EQ(Sweep(*cache, clock), 3);  // the tail, and two pages in use
   EXPECT_FALSE(cache->has_violations());
   const PageId own = b.expected()[1].id;
   cache->MutablePage(own)[cache->format().row_parts(0)[0].offset_bytes] ^= std::byte{1};
-  while (!cache->has_violations() && cache->swept_pages() < 40) ASSERT_TRUE(cache->SweepOne());
+  clock.AdvanceUs(1);
+  EXPECT_EQ(Sweep(*cache, clock), 3);
   EXPECT_EQ(cache->TakeViolations().at(0).page, own);
   cache->Release(&b);
 }
@@ -455,22 +461,22 @@ TEST(KvCache, TheSweepVerifiesPagesInUseAndNoneTwiceWithinASecond) {
   KvLease a;
   ASSERT_TRUE(cache->Reserve(5, &a));
   Write(*cache, tokens, 0, 5, &a);
-  EXPECT_FALSE(cache->SweepOne());  // just written
-  clock.AdvanceUs(kSecondUs);
-  for (int i = 0; i < 3; ++i) EXPECT_TRUE(cache->SweepOne());
-  EXPECT_FALSE(cache->SweepOne());
+  EXPECT_EQ(Sweep(*cache, clock), 0);  // just written
+  clock.AdvanceUs(kSecondUs - 1);
+  EXPECT_EQ(Sweep(*cache, clock), 0);
+  clock.AdvanceUs(1);
+  EXPECT_EQ(Sweep(*cache, clock), 3);
   EXPECT_EQ(cache->swept_pages(), 3);
   EXPECT_FALSE(cache->has_violations());
 
   clock.AdvanceUs(kSecondUs);
   std::byte* last = cache->MutablePage(a.expected()[2].id) + sizeof(PageHeader);
   last[15] ^= std::byte{1};  // of a row that is not written
-  for (int i = 0; i < 3; ++i) EXPECT_TRUE(cache->SweepOne());
+  EXPECT_EQ(Sweep(*cache, clock), 3);
   EXPECT_FALSE(cache->has_violations());
   clock.AdvanceUs(kSecondUs);
   last[0] ^= std::byte{1};
-  while (cache->SweepOne()) {
-  }
+  EXPECT_EQ(Sweep(*cache, clock), 3);
   const auto violations = cache->TakeViolations();
   ASSERT_EQ(violations.size(), 1u);
   EXPECT_EQ(violations[0].page, a.expected()[2].id);
@@ -479,7 +485,159 @@ TEST(KvCache, TheSweepVerifiesPagesInUseAndNoneTwiceWithinASecond) {
   cache->Release(&a);
 }
 
-// What others read already is the sweep's, for ten seconds; a newcomer that takes such a page on
+// The pages that the sweep takes now, one after the other.
+std::vector<PageId> SweptPages(KvCache& cache, const Clock& clock) {
+  std::vector<PageId> pages;
+  std::vector<int64_t> good_us(static_cast<size_t>(cache.pool().pages()));
+  const auto each_page = [&](const auto& visit) {
+    for (uint32_t i = 0; i < good_us.size(); ++i) visit(PageId{i}, good_us[i]);
+  };
+  while (true) {
+    each_page([&](PageId page, int64_t& us) { us = cache.seals()->good_us(page); });
+    if (!cache.SweepOne(clock.NowUs())) return pages;
+    each_page([&](PageId page, int64_t us) {
+      if (cache.seals()->good_us(page) != us) pages.push_back(page);
+    });
+  }
+}
+
+// Pages of `lease`, in its order.
+std::vector<PageId> PagesOf(const KvLease& lease) {
+  std::vector<PageId> pages;
+  for (const PageRef& page : lease.expected()) pages.push_back(page.id);
+  return pages;
+}
+
+TEST(KvCache, TheSweepTakesPagesInUseFirst) {
+  ManualClock clock;
+  const auto cache = MakeCache(16, {.integrity = KvIntegrity::kSealed, .clock = &clock});
+  const Tokens known = {1, 2, 3, 4, 5}, other = {6, 7, 8, 9};
+  Leave(*cache, known);  // two pages and a tail
+  clock.AdvanceUs(1);
+  KvLease a, b;
+  ASSERT_TRUE(cache->Reserve(4, &a));
+  Write(*cache, other, 0, 3, &a);
+  clock.AdvanceUs(1);
+  ASSERT_EQ(cache->MatchPrefix({}, {{1, 2, 3}}, 9, &b), 2);  // shares the first one
+  clock.AdvanceUs(kSecondUs);
+  const std::vector<PageId> own = PagesOf(a), shared = PagesOf(b);
+  std::vector<PageId> swept = SweptPages(*cache, clock);
+  ASSERT_EQ(swept.size(), 5u);
+  EXPECT_EQ((std::vector(swept.begin(), swept.begin() + 3)),
+            (std::vector{own[0], own[1], shared[0]}));
+  const std::vector<PageId> cached(swept.begin() + 3, swept.end());
+  for (const PageId page : cached) EXPECT_EQ(cache->pool().state(page), PageState::kCached);
+
+  // What is cached from now on comes last, what is shared from now on first; being cached while
+  // its writer goes on changes nothing.
+  clock.AdvanceUs(1);
+  cache->Commit({}, other, 2, 4, &a);
+  EXPECT_EQ(cache->pool().state(own[0]), PageState::kCached);
+  cache->Release(&b);
+  ASSERT_EQ(cache->MatchPrefix({}, known, 9, &b), 4);
+  cache->Release(&b);
+  clock.AdvanceUs(kSecondUs);
+  swept = SweptPages(*cache, clock);
+  ASSERT_EQ(swept.size(), 5u);
+  EXPECT_EQ((std::vector(swept.begin(), swept.begin() + 2)), (std::vector{own[0], own[1]}));
+  EXPECT_TRUE(Check(*cache, {&a}).ok()) << Check(*cache, {&a}).ToString();
+  cache->Release(&a);
+  clock.AdvanceUs(kSecondUs);
+  EXPECT_EQ(SweptPages(*cache, clock).size(), 4u);  // one was written and nowhere cached
+  EXPECT_TRUE(Check(*cache, {}).ok()) << Check(*cache, {}).ToString();
+}
+
+// One page a second, of twenty that are in use and two that are not.
+TEST(KvCache, CachedPagesHaveTurnsWhilePagesInUseTakeAllTime) {
+  ManualClock clock;
+  const auto cache = MakeCache(32, {.integrity = KvIntegrity::kSealed, .clock = &clock});
+  Leave(*cache, {1, 2, 3, 4});
+  KvLease a;
+  ASSERT_TRUE(cache->Reserve(40, &a));
+  Write(*cache, Tokens(40, 7), 0, 40, &a);
+  std::map<PageId, std::vector<int>> turns;
+  for (int turn = 0; turn < 96; ++turn) {
+    clock.AdvanceUs(kSecondUs);
+    const int64_t now_us = clock.NowUs();
+    ASSERT_TRUE(cache->SweepOne(now_us));
+    for (uint32_t i = 0; i < 32; ++i) {
+      if (cache->seals()->good_us(PageId{i}) == now_us) turns[PageId{i}].push_back(turn);
+    }
+  }
+  EXPECT_EQ(turns.size(), 22u);
+  const int in_use_round = 20 * 16 / 15 + 1, cached_round = 2 * 16;
+  int cached_turns = 0;
+  for (const auto& [page, of_page] : turns) {
+    const bool in_use = cache->pool().in_use(page);
+    EXPECT_EQ(in_use, a.Holds(page));
+    if (!in_use) cached_turns += static_cast<int>(of_page.size());
+    for (size_t i = 0; i < of_page.size(); ++i) {
+      EXPECT_LE(of_page[i] - (i == 0 ? -1 : of_page[i - 1]), in_use ? in_use_round : cached_round);
+    }
+  }
+  EXPECT_EQ(cached_turns, 96 / 16);
+  cache->Release(&a);
+}
+
+// Requests come and go at random. No page is swept twice within a second; when the sweep says that
+// nothing is left, nothing is that has been due for a second; and none is without a turn.
+TEST(KvCache, TheSweepForgetsNoPageOfARandomTrace) {
+  for (uint64_t seed = 0; seed < 40; ++seed) {
+    Rng rng(seed);
+    ManualClock clock;
+    const auto cache = MakeCache(24, {.integrity = KvIntegrity::kSealed, .clock = &clock});
+    std::array<KvLease, 4> leases;
+    std::array<Tokens, 4> tokens;
+    for (int step = 0; step < 300; ++step) {
+      clock.AdvanceUs(static_cast<int64_t>(rng.Below(kSecondUs / 2)));
+      const auto i = static_cast<size_t>(rng.Below(leases.size()));
+      KvLease& lease = leases[i];
+      if (lease.pages() > 0) {
+        const auto rows = static_cast<int64_t>(tokens[i].size());
+        cache->CommitLast({}, tokens[i], rows, rows, rng.Below(3), &lease);
+        cache->Release(&lease);
+      } else {
+        tokens[i].clear();
+        for (uint64_t n = 1 + rng.Below(12); n > 0; --n) {
+          tokens[i].push_back(static_cast<int32_t>(rng.Below(2)));
+        }
+        const auto rows = static_cast<int64_t>(tokens[i].size());
+        cache->MatchPrefix({}, tokens[i], rows, &lease);
+        if (!cache->Reserve(rows, &lease)) {
+          cache->Release(&lease);
+          continue;
+        }
+        cache->CopyRows({}, tokens[i], rows, &lease);
+        Write(*cache, tokens[i], lease.rows(), rows, &lease);
+        if (rng.Chance(0.5)) cache->Commit({}, tokens[i], rows, rows, &lease);
+      }
+      const int64_t now_us = clock.NowUs();
+      int64_t budget = static_cast<int64_t>(rng.Below(6));
+      bool more = true;
+      for (; more && budget > 0; --budget) {
+        std::vector<int64_t> before;
+        for (uint32_t p = 0; p < 24; ++p) before.push_back(cache->seals()->good_us(PageId{p}));
+        more = cache->SweepOne(now_us);
+        for (uint32_t p = 0; p < 24; ++p) {
+          if (cache->seals()->good_us(PageId{p}) == before[p]) continue;
+          EXPECT_GE(now_us, before[p] + kSecondUs);
+        }
+      }
+      const std::vector<const KvLease*> all = {&leases[0], &leases[1], &leases[2], &leases[3]};
+      const Status status = cache->CheckInvariants(all);
+      ASSERT_TRUE(status.ok()) << status.ToString();
+      if (more) continue;
+      for (uint32_t p = 0; p < 24; ++p) {
+        if (!cache->pool().HasTurn(PageId{p}) || !cache->pool().in_use(PageId{p})) continue;
+        EXPECT_LT(now_us - cache->seals()->good_us(PageId{p}), 2 * kSecondUs) << p;
+      }
+    }
+    EXPECT_FALSE(cache->has_violations());
+    for (KvLease& lease : leases) cache->Release(&lease);
+  }
+}
+
+// What others read already is the sweep's, for five seconds; a newcomer that takes such a page on
 // trust is among its holders when the sweep finds it out.
 TEST(KvCache, APageInUseIsVerifiedByTheSweepAndSeldomerOnReuse) {
   ManualClock clock;
@@ -494,10 +652,10 @@ TEST(KvCache, APageInUseIsVerifiedByTheSweepAndSeldomerOnReuse) {
     EXPECT_EQ(cache->MatchPrefix({}, tokens, 6, lease), 4);
     return cache->verified_pages() - before;
   };
-  clock.AdvanceUs(9 * kSecondUs);
+  clock.AdvanceUs(5 * kSecondUs - 1);
   EXPECT_EQ(verified_by_match(&b), 0);
   cache->Release(&b);
-  clock.AdvanceUs(kSecondUs);
+  clock.AdvanceUs(1);
   EXPECT_EQ(verified_by_match(&b), 2);
   cache->Release(&a);
   cache->Release(&b);
@@ -508,8 +666,7 @@ TEST(KvCache, APageInUseIsVerifiedByTheSweepAndSeldomerOnReuse) {
   const PageId lost = a.expected()[1].id;
   cache->MutablePage(lost)[sizeof(PageHeader)] ^= std::byte{4};
   EXPECT_EQ(verified_by_match(&c), 0);
-  while (cache->SweepOne()) {
-  }
+  EXPECT_EQ(Sweep(*cache, clock), 2);
   const auto violations = cache->TakeViolations();
   ASSERT_EQ(violations.size(), 1u);
   EXPECT_EQ(violations[0].kind, kSeal);
@@ -529,7 +686,8 @@ TEST(KvCache, ReceivedPagesKeepTheSendersSeals) {
   ASSERT_TRUE(sender->Reserve(5, &a));
   Write(*sender, tokens, 0, 5, &a);
   for (const bool damaged : {false, true}) {
-    const auto cache = MakeCache(4, {.integrity = KvIntegrity::kSealed, .verify_interval_us = 0});
+    ManualClock clock;
+    const auto cache = MakeCache(4, {.integrity = KvIntegrity::kSealed, .clock = &clock});
     ASSERT_TRUE(cache->Reserve(5, &b));
     for (const size_t page : {2, 0, 1}) {
       const std::byte* from = sender->MutablePage(a.expected()[page].id);
@@ -546,7 +704,8 @@ TEST(KvCache, ReceivedPagesKeepTheSendersSeals) {
                 sender->pool().chain(a.expected()[page].id));
     }
     EXPECT_EQ(Mismatch(*cache, b), -1);
-    for (int i = 0; i < 3; ++i) EXPECT_TRUE(cache->SweepOne());
+    clock.AdvanceUs(kSecondUs);
+    EXPECT_EQ(Sweep(*cache, clock), 3);
     EXPECT_EQ(cache->TakeViolations().size(), damaged ? 1u : 0u);
     cache->Release(&b);
   }

@@ -2,6 +2,7 @@
 // none in builds without TERN_FAULTS. Thread: tests, between two steps of the engine.
 #pragma once
 
+#include "base/check.h"
 #include "kv/kv_cache.h"
 
 #if TERN_FAULTS
@@ -43,6 +44,32 @@ class KvSaboteur {
   }
   void FlipHeaderBit(PageId page, int64_t offset, int bit) {
     cache_.pool_.base(page)[offset] ^= std::byte(1 << bit);
+  }
+  // The engine goes on with other weights, or reads and writes rows in another format, and nobody
+  // has dropped what is cached.
+  void SetModel(uint64_t model_id) { cache_.options_.model_id = model_id; }
+  void SetFormat(const PageFormat& format) {
+    TERN_CHECK(format.page_bytes() == cache_.format().page_bytes());
+    cache_.pool_.format_ = format;
+  }
+  // Two rows of all layers of a page change places, or all rows of two layers.
+  void SwapRows(PageId page, int64_t a, int64_t b) {
+    for (int64_t layer = 0; layer < cache_.format().layers(); ++layer) {
+      for (const KvRowPart& part : cache_.format().row_parts(layer)) {
+        std::byte* const first = cache_.pool_.base(page) + part.offset_bytes;
+        std::swap_ranges(first + a * part.row_bytes, first + (a + 1) * part.row_bytes,
+                         first + b * part.row_bytes);
+      }
+    }
+  }
+  void SwapLayers(PageId page, int64_t a, int64_t b) {
+    std::byte* const base = cache_.pool_.base(page);
+    const auto parts = cache_.format().row_parts(a), others = cache_.format().row_parts(b);
+    for (size_t i = 0; i < parts.size(); ++i) {
+      std::byte* const from = base + parts[i].offset_bytes;
+      std::swap_ranges(from, from + parts[i].row_bytes * cache_.format().page_tokens(),
+                       base + others[i].offset_bytes);
+    }
   }
   // A writer that is late: one row of every layer, as if it were still its page.
   void WriteRow(PageId page, int64_t row, std::byte value) {

@@ -31,7 +31,8 @@ PagePool::PagePool(PageFormat format, int64_t pages, uint64_t boot_nonce)
       boot_nonce_(boot_nonce),
       tag_source_(boot_nonce),
       pages_(static_cast<size_t>(pages)),
-      free_(static_cast<size_t>(pages)) {
+      free_(static_cast<size_t>(pages)),
+      order_(pages) {
   // Low pages are used first: a server with little to do touches little memory.
   for (size_t i = 0; i < free_.size(); ++i) {
     free_[i] = PageId{static_cast<uint32_t>(free_.size() - 1 - i)};
@@ -49,8 +50,7 @@ std::optional<PageRef> PagePool::Alloc() {
 }
 
 void PagePool::Free(PageRef page) {
-  const bool in_use = state(page.id) == PageState::kHeld || state(page.id) == PageState::kCached;
-  if (!in_use || tag(page.id) != page.tag) return;
+  if (!HeldOrCached(page.id) || tag(page.id) != page.tag) return;
   SetState(page.id, PageState::kFree);
   Retag(page.id);
   free_.push_back(page.id);
@@ -60,6 +60,17 @@ bool PagePool::MoveToCache(PageRef page) {
   if (tag(page.id) != page.tag || state(page.id) != PageState::kHeld) return false;
   SetState(page.id, PageState::kCached);
   return true;
+}
+
+void PagePool::SetInUse(PageRef page, bool in_use) {
+  Entry& entry = pages_[Index(page.id)];
+  if (entry.in_use == in_use || entry.state != PageState::kCached || entry.tag != page.tag) return;
+  entry.in_use = in_use;
+  if (order_.Contains(page.id)) order_.Put(page.id, in_use);
+}
+
+void PagePool::NoteVerified(PageId page) {
+  if (HeldOrCached(page)) order_.Put(page, in_use(page));
 }
 
 void PagePool::Quarantine(PageId page) {
@@ -89,8 +100,8 @@ std::optional<PageId> PagePool::PageAt(const std::byte* address) const {
 }
 
 bool PagePool::Matches(PageRef page) const {
-  return (state(page.id) == PageState::kHeld || state(page.id) == PageState::kCached) &&
-         tag(page.id) == page.tag && PageTag{header(page.id).tag} == page.tag;
+  return HeldOrCached(page.id) && tag(page.id) == page.tag &&
+         PageTag{header(page.id).tag} == page.tag;
 }
 
 void PagePool::SetState(PageId page, PageState state) {
@@ -104,6 +115,8 @@ void PagePool::Retag(PageId page) {
   Entry& entry = pages_[Index(page)];
   if (!keep) entry.tag = tag_source_.Next();
   entry.chain = entry.rows = 0;
+  entry.in_use = entry.state == PageState::kHeld;
+  order_.Remove(page);
   header(page) = {.tag = static_cast<uint64_t>(tag(page)),
                   .format = static_cast<uint32_t>(format_.format()),
                   .rows = 0,
@@ -137,7 +150,13 @@ Status PagePool::CheckInvariants() const {
   if (static_cast<int64_t>(free_.size()) != count(PageState::kFree)) {
     return Internal("a free KV page is not in the free list");
   }
-  return OkStatus();
+  for (size_t i = 0; i < pages_.size(); ++i) {
+    const PageId page{static_cast<uint32_t>(i)};
+    if (HasTurn(page) && !HeldOrCached(page)) {
+      return Internal(fmt::format("KV page {}: nobody's, and to be verified", i));
+    }
+  }
+  return order_.CheckInvariants([this](PageId page) { return in_use(page); });
 }
 
 }  // namespace tern

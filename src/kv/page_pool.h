@@ -1,7 +1,7 @@
 // PagePool: all KV pages of a process, allocated once, and which of them are free, held by a lease,
-// cached in the prefix tree or quarantined. Every page has one owner at a time; sharing a cached
-// page goes through locks of the tree (kv/radix_cache.h). Owner: KvCache. Thread: the engine
-// thread.
+// cached in the prefix tree or quarantined; and in which order their bytes are verified. Every page
+// has one owner at a time; sharing a cached page goes through locks of the tree (kv/radix_cache.h).
+// Owner: KvCache. Thread: the engine thread.
 #pragma once
 
 #include <cstddef>
@@ -13,11 +13,10 @@
 #include "kv/kv_fault.h"
 #include "kv/page_format.h"
 #include "kv/page_tag.h"
+#include "kv/verify_order.h"
 #include "tensor/tensor.h"
 
 namespace tern {
-
-enum class PageId : uint32_t {};
 
 // What a holder remembers of a page: which one, and the tag it had when the holder acquired it.
 struct PageRef {
@@ -40,15 +39,24 @@ class PagePool {
   // Gives a held or cached page back under a new tag. A reference whose tag is not current frees
   // nothing: its holder lost the page before (quarantine).
   void Free(PageRef page);
-  // The owner of a held page hands it to the prefix tree; the tag stays. False, and no change, when
-  // the reference is stale.
+  // The owner of a held page hands it to the prefix tree; the tag stays, and it is in use until
+  // SetInUse says otherwise. False, and no change, when the reference is stale.
   bool MoveToCache(PageRef page);
+  // Whether a lease shares a page of the prefix tree. A stale reference changes nothing.
+  void SetInUse(PageRef page, bool in_use);
   // Takes a page out of use, whoever owns it, under a new tag, and zeroes it.
   void Quarantine(PageId page);
   // Frees all quarantined pages. REQUIRES: nobody exists who could still write to one of them.
   void Readmit();
 
-  // Whether `page` is in use and side table and header both show the expected tag.
+  // The bytes of a held or cached page are good as they are: its next turn is behind all others' of
+  // its kind. A page has none before, and again none once it is somebody else's.
+  void NoteVerified(PageId page);
+  // Whose turn it is: of the pages in use, or of those that are only cached.
+  std::optional<PageId> NextToVerify(bool in_use) const { return order_.Front(in_use); }
+  bool HasTurn(PageId page) const { return order_.Contains(page); }
+
+  // Whether `page` is held or cached and side table and header both show the expected tag.
   bool Matches(PageRef page) const;
   // Records that the first `rows` rows of the page are written.
   void SetRows(PageId page, int64_t rows) {
@@ -60,6 +68,8 @@ class PagePool {
   std::byte* base(PageId page) { return memory_.data() + Index(page) * page_bytes(); }
   const std::byte* base(PageId page) const { return memory_.data() + Index(page) * page_bytes(); }
   PageState state(PageId page) const { return pages_[Index(page)].state; }
+  // Held, or shared by a lease.
+  bool in_use(PageId page) const { return pages_[Index(page)].in_use; }
   PageTag tag(PageId page) const { return pages_[Index(page)].tag; }
   int64_t rows(PageId page) const { return pages_[Index(page)].rows; }
   uint64_t chain(PageId page) const { return pages_[Index(page)].chain; }  // 0: none yet
@@ -70,7 +80,8 @@ class PagePool {
   int64_t count(PageState state) const { return counts_[static_cast<size_t>(state)]; }
   uint64_t size_bytes() const { return memory_.size_bytes(); }
 
-  // Counts add up, the free list is the set of free pages, headers equal the side table.
+  // Counts add up, the free list is the set of free pages, headers equal the side table, pages that
+  // have a turn are held or cached.
   // Errors: kInternal, naming the first page at fault.
   Status CheckInvariants() const;
 
@@ -86,8 +97,11 @@ class PagePool {
   const PageHeader& header(PageId page) const {
     return *reinterpret_cast<const PageHeader*>(memory_.data() + Index(page) * page_bytes());
   }
+  bool HeldOrCached(PageId page) const {
+    return state(page) == PageState::kHeld || state(page) == PageState::kCached;
+  }
   void SetState(PageId page, PageState state);
-  // Stamps a new tag into side table and header.
+  // The page is another owner's, or nobody's: stamps a new tag into side table and header.
   void Retag(PageId page);
 
   PageFormat format_;
@@ -100,10 +114,12 @@ class PagePool {
     uint64_t chain = 0;
     uint32_t rows = 0;
     PageState state = PageState::kFree;
+    bool in_use = false;
   };
   std::vector<Entry> pages_;  // the side table
   std::vector<PageId> free_;  // a stack
   int64_t counts_[4] = {};    // by PageState
+  VerifyOrder order_;
   KvFaults faults_;
 };
 

@@ -1,6 +1,6 @@
-// PageTag: who may use a page right now. A page gets a new tag whenever it is allocated and
-// whenever it is freed, so a holder that remembers (page, tag) can tell that the page is still its
-// own. Thread: the engine thread.
+// PageId and PageTag: which page, and who may use it right now. A page gets a new tag whenever it
+// is allocated and whenever it is freed, so a holder that remembers (page, tag) can tell that the
+// page is still its own. Thread: the engine thread.
 #pragma once
 
 #include <cstdint>
@@ -8,6 +8,8 @@
 #include "base/rng.h"
 
 namespace tern {
+
+enum class PageId : uint32_t {};
 
 // 0 is the tag of a page that was never allocated; nobody can expect it.
 enum class PageTag : uint64_t { kNever = 0 };

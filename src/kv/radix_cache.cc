@@ -148,7 +148,7 @@ RadixCache::Node* RadixCache::MatchAndLock(const CacheNamespace& space,
   const Agreement behind = LongestAgreement(ChildrenOf(*root, last), tokens);
   order_.Touch(behind.node != nullptr ? behind.node : last);
   for (Node* node = last; node != nullptr; node = node->Parent()) {
-    order_.AddLocks(node, 1);
+    AddLocks(node, 1);
   }
   return last;
 }
@@ -158,7 +158,7 @@ void RadixCache::Unlock(Node* node) {
   while (node != nullptr) {
     Node* parent = node->Parent();
     TERN_CHECK(node->locks > 0);
-    order_.AddLocks(node, -1);
+    AddLocks(node, -1);
     if (node->condemned && node->locks == 0 && node->children == 0) Remove(node);
     node = parent;
   }
@@ -179,7 +179,7 @@ RadixCache::Node* RadixCache::Insert(const CacheNamespace& space, Node* locked,
     if (node == nullptr) break;
     if (!(pages[i] == node->page)) pool_.Free(pages[i]);
     pages[i] = node->page;
-    order_.AddLocks(node, 1);
+    AddLocks(node, 1);
     last = node;
   }
   order_.Touch(last);
@@ -207,7 +207,9 @@ std::pair<RadixCache::Node*, bool> RadixCache::InsertTail(const CacheNamespace& 
   const bool is_known = known.rows == static_cast<int64_t>(tokens.size());
   Node* const tail = is_known ? known.node : Add(*root, prefix, tokens, page);
   order_.Touch(tail);
-  return {tail, !is_known && tail != nullptr};
+  const bool taken = !is_known && tail != nullptr;
+  if (taken) pool_.SetInUse(page, false);
+  return {tail, taken};
 }
 
 RadixCache::Space* RadixCache::SpaceOf(const CacheNamespace& space) {
@@ -301,6 +303,11 @@ int64_t RadixCache::DepthOf(const Node* node) { return node == nullptr ? 0 : nod
 
 void RadixCache::Protect(uint64_t session, Node* node) { order_.Protect(session, node); }
 
+void RadixCache::AddLocks(Node* node, int64_t locks) {
+  order_.AddLocks(node, locks);
+  pool_.SetInUse(node->page, node->locks > 0);
+}
+
 void RadixCache::Unlink(Node* node) {
   Children& siblings = ChildrenOf(*node->space, node->Parent());
   auto [it, last] = siblings.equal_range(node);
@@ -353,6 +360,10 @@ Status RadixCache::CheckInvariants(std::span<const Node* const> locked) const {
     if (pool_.tag(node->page.id) == node->page.tag) ++cached;
     if (node->condemned && node->locks == 0) {
       return Internal(fmt::format("prefix cache: page {} is condemned and unlocked", page));
+    }
+    if (pool_.tag(node->page.id) == node->page.tag &&
+        pool_.in_use(node->page.id) != (node->locks > 0)) {
+      return Internal(fmt::format("prefix cache: page {} is wrongly in use, or not", page));
     }
     if (!node->condemned && !pool_.Matches(node->page)) {
       return Internal(fmt::format("prefix cache: page {} is not the one it was", page));

@@ -148,6 +148,7 @@ class RadixCache {
   PageVerifier::Verdict JudgeTag(PageRef page) const;
   uint64_t Chain(const Space& space, const Node* parent, std::span<const int32_t> tokens) const;
   const CacheNamespace& Effective(const CacheNamespace& space) const;
+  void AddLocks(Node* node, int64_t locks);
   // Takes a live node from its siblings.
   static void Unlink(Node* node);
   // Hides a node without live children; it goes at once unless it is locked.

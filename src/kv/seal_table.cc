@@ -34,7 +34,7 @@ void PrefetchRow(const PageFormat& format, int64_t layer, const std::byte* page,
 
 }  // namespace
 
-SealTable::SealTable(const PagePool& pages, ThreadPool& threads)
+SealTable::SealTable(PagePool& pages, ThreadPool& threads)
     : pages_(pages),
       threads_(threads),
       layers_(static_cast<size_t>(pages.format().layers())),
@@ -52,7 +52,8 @@ void SealTable::Mark(const PagePool& pages, std::byte* base, const Rows& rows) {
 }
 
 void SealTable::Adopt(const Rows& rows, std::span<const uint64_t> sums, int64_t now_us) {
-  entries_[Index(rows.page)] = {rows.first_position, rows.rows, now_us};
+  entries_[Index(rows.page)] = {rows.first_position, rows.rows};
+  NoteGood(rows.page, now_us);
   std::copy_n(sums.begin(), layers_,
               sums_.begin() + static_cast<std::ptrdiff_t>(Index(rows.page) * layers_));
 }
@@ -73,7 +74,7 @@ bool SealTable::AllLayers(int64_t rows, const Fn& agrees) {
 
 bool SealTable::AdoptCopy(const Rows& rows, PageId source, int64_t now_us) {
   const PageFormat& format = pages_.format();
-  Entry& from = entries_[Index(source)];
+  const Entry& from = entries_[Index(source)];
   if (from.first_position != rows.first_position || from.rows < rows.rows) return false;
   const bool good = AllLayers(from.rows, [&](int64_t layer) {
     const uint64_t copied =
@@ -85,8 +86,9 @@ bool SealTable::AdoptCopy(const Rows& rows, PageId source, int64_t now_us) {
     return copied + others == seal(source, layer).sum;
   });
   if (!good) return false;
-  from.good_us = now_us;
-  entries_[Index(rows.page)] = {rows.first_position, rows.rows, now_us};
+  entries_[Index(rows.page)] = {rows.first_position, rows.rows};
+  NoteGood(source, now_us);
+  NoteGood(rows.page, now_us);
   return true;
 }
 
@@ -100,7 +102,7 @@ void SealTable::Extend(std::span<const Rows> written, int64_t now_us,
     Entry& entry = entries_[Index(rows.page)];
     if (entry.rows == 0) {
       entry.first_position = rows.first_position;
-      entry.good_us = now_us;
+      NoteGood(rows.page, now_us);
       std::fill_n(sums_.begin() + static_cast<std::ptrdiff_t>(Index(rows.page) * layers_), layers_,
                   uint64_t{0});
     }
@@ -143,12 +145,12 @@ void SealTable::Extend(std::span<const Rows> written, int64_t now_us,
 }
 
 bool SealTable::Matches(PageId page, int64_t now_us) {
-  Entry& entry = entries_[Index(page)];
+  const Entry& entry = entries_[Index(page)];
   const bool good = AllLayers(entry.rows, [&](int64_t layer) {
     return SealRows(pages_.format(), layer, pages_.base(page), entry.first_position, entry.rows) ==
            seal(page, layer);
   });
-  if (good) entry.good_us = now_us;
+  if (good) NoteGood(page, now_us);
   return good;
 }
 

@@ -16,8 +16,8 @@ namespace tern {
 
 class SealTable {
  public:
-  // `pages` and `threads` outlive the table.
-  SealTable(const PagePool& pages, ThreadPool& threads);
+  // `pages`, which the table tells when one is good, and `threads` outlive the table.
+  SealTable(PagePool& pages, ThreadPool& threads);
 
   // Rows of one page that a pass has written, or is about to write.
   struct Rows {
@@ -58,11 +58,15 @@ class SealTable {
     int64_t good_us = 0;
   };
   static size_t Index(PageId page) { return static_cast<size_t>(page); }
+  void NoteGood(PageId page, int64_t now_us) {
+    entries_[Index(page)].good_us = now_us;
+    pages_.NoteVerified(page);
+  }
   // Whether agrees(layer) holds for all layers, which the workers share. rows: hashed by one call.
   template <typename Fn>
   bool AllLayers(int64_t rows, const Fn& agrees);
 
-  const PagePool& pages_;
+  PagePool& pages_;
   ThreadPool& threads_;
   const size_t layers_;
   std::vector<Entry> entries_;

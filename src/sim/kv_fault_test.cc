@@ -32,24 +32,25 @@ struct Recorder final : TokenSink {
 // The toy model, with hands in its passes.
 class TamperedModel final : public Model {
  public:
-  const ModelInfo& info() const override { return toy.info(); }
+  const ModelInfo& info() const override { return toy->info(); }
   Status Forward(const ForwardBatch& batch, float* logits) override {
     if (const auto hand = std::exchange(before, nullptr)) hand(batch);
-    TERN_RETURN_IF_ERROR(toy.Forward(batch, logits));
+    TERN_RETURN_IF_ERROR(toy->Forward(batch, logits));
     if (const auto hand = std::exchange(after, nullptr)) hand(batch);
     return OkStatus();
   }
-  ToyModel toy{ToyOptions{}};
+  std::optional<ToyModel> toy{ToyOptions{}};
   std::function<void(const ForwardBatch&)> before, after;  // of the next pass
 };
 
 struct Client {
   RequestId id = 0;
+  ToyOptions toy;  // of the weights that answer it
   GenerateRequest request;
   std::shared_ptr<Recorder> sink = std::make_shared<Recorder>();
 
   Tokens Want() const {
-    return AnswerOf({}, request.tokens, request.sampling, ToyOptions{}.context_length).tokens;
+    return AnswerOf(toy, request.tokens, request.sampling, toy.context_length).tokens;
   }
   bool EndedWell() const {
     return sink->finish && (sink->finish->reason == FinishEvent::Reason::kStop ||
@@ -82,6 +83,7 @@ class World {
   std::shared_ptr<Client> Start(Tokens prompt, int64_t max_new = 16, std::string salt = "") {
     auto client = std::make_shared<Client>();
     client->id = clients.size() + 1;
+    client->toy = toy_;
     client->request = {
         .tokens = std::move(prompt),
         .sampling = {.temperature = 0, .max_new_tokens = max_new, .ignore_eos = true},
@@ -115,6 +117,15 @@ class World {
     return core->kv().MutablePage(PageOf(client, index));
   }
   KvSaboteur saboteur() { return KvSaboteur(core->kv()); }
+  // Other weights answer from now on.
+  void Reload() {
+    ++toy_.weights;
+    model.toy.emplace(toy_);
+  }
+  // Another row format, of the same size.
+  PageFormat TiledFormat() const {
+    return PageFormat::Make(model.info().kv_layers, KvFormat::kFp8Tiled, 4).value();
+  }
 
   TamperedModel model;
   std::unique_ptr<EngineCore> core;
@@ -123,6 +134,7 @@ class World {
   bool leak = false;  // a tenant got another's pages
 
  private:
+  ToyOptions toy_;
   ThreadPool pool_{1};
   ManualClock clock_;
 };
@@ -179,6 +191,7 @@ struct FaultCase {
 };
 
 const Tokens kPrompt = {1, 2, 3, 4, 5, 6, 7, 8, 9};
+constexpr uint64_t kOtherModel = 2;  // no engine's key
 
 std::vector<FaultCase> Cases() {
   const auto none = [](KvFaults&) {};
@@ -338,10 +351,10 @@ std::vector<FaultCase> Cases() {
        [](KvFaults& f) { f.commit_failed_pass = true; },
        [](World& w) {
          w.RunAll();
-         w.model.toy.FailWith(Unavailable("the pass is lost"));
+         w.model.toy->FailWith(Unavailable("the pass is lost"));
          w.Start(kPrompt, 12);
          w.Step();
-         w.model.toy.FailWith(OkStatus());
+         w.model.toy->FailWith(OkStatus());
          w.Start(kPrompt, 12);
        }},
       {"ARowTooManyIsCopied",
@@ -422,6 +435,79 @@ std::vector<FaultCase> Cases() {
          w.RunAll();
          w.saboteur().FlipBit(page, 3, 0);
          w.Start(kPrompt, 12);
+       }},
+      {"RowsOfACachedPageChangePlaces",
+       kSealed,
+       {kSeal},
+       true,
+       none,
+       [](World& w) {
+         const auto a = w.Start(kPrompt, 2);
+         w.Step(1);
+         const PageId page = w.PageOf(a, 1);
+         w.RunAll();
+         w.saboteur().SwapRows(page, 1, 2);
+         w.Start(kPrompt, 12);
+       }},
+      {"LayersOfACachedPageChangePlaces",
+       kSealed,
+       {kSeal},
+       true,
+       none,
+       [](World& w) {
+         const auto a = w.Start(kPrompt, 2);
+         w.Step(1);
+         const PageId page = w.PageOf(a, 1);
+         w.RunAll();
+         w.saboteur().SwapLayers(page, 0, 1);
+         w.Start(kPrompt, 12);
+       }},
+      {"CachedRowsAreReadInAnotherFormat",
+       kSealed,
+       {kSeal},
+       true,
+       none,
+       [](World& w) {
+         w.Start(kPrompt, 2);
+         w.RunAll();
+         w.saboteur().SetFormat(w.TiledFormat());
+         w.Start(kPrompt, 12);
+       }},
+      {"CacheOutlivesItsFormat",
+       kTags,
+       {kChain},
+       true,
+       none,
+       [](World& w) {
+         w.Start(kPrompt, 2);
+         w.RunAll();
+         w.saboteur().SetFormat(w.TiledFormat());
+         w.saboteur().SetModel(kOtherModel);
+         w.Start(kPrompt, 12);
+       }},
+      {"CacheOutlivesItsModel",
+       kTags,
+       {kChain},
+       true,
+       none,
+       [](World& w) {
+         w.Start(kPrompt, 2);
+         w.RunAll();
+         w.Reload();
+         w.saboteur().SetModel(kOtherModel);
+         w.Start(kPrompt, 12);
+       }},
+      {"TailOutlivesItsModel",
+       kTags,
+       {kChain},
+       true,
+       none,
+       [](World& w) {
+         w.Start({1, 2, 3}, 1);
+         w.RunAll();
+         w.Reload();
+         w.saboteur().SetModel(kOtherModel);
+         w.Start({1, 2, 3, 9}, 12);
        }},
       {"LateWriteAfterFree",
        kSealed,

@@ -5,15 +5,10 @@
 #include <filesystem>
 
 #include "base/log.h"
+#include "sim/simulator_schedules.h"
 
 namespace tern {
 namespace {
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr uint64_t kSchedules = 3'000;
-#else
-constexpr uint64_t kSchedules = 100'000;
-#endif
 
 class Simulator : public testing::Test {
  protected:
@@ -23,7 +18,7 @@ class Simulator : public testing::Test {
 
 TEST_F(Simulator, AHundredThousandSchedules) {
   SimCounts total;
-  for (uint64_t seed = 0; seed < kSchedules; ++seed) {
+  for (uint64_t seed = 0; seed < kSimulatorSchedules; ++seed) {
     const Schedule schedule = MakeSchedule(seed);
     SimCounts counts;
     const Status status = RunSchedule(schedule, {}, &counts);
@@ -32,7 +27,7 @@ TEST_F(Simulator, AHundredThousandSchedules) {
     total += counts;
   }
   // The schedules did what they are for.
-  const auto per_hundred = [](int64_t count) { return count * 100 / int64_t{kSchedules}; };
+  const auto per_hundred = [](int64_t count) { return count * 100 / int64_t{kSimulatorSchedules}; };
   EXPECT_GT(per_hundred(total.finished), 300);
   EXPECT_GT(per_hundred(total.cancelled), 10);
   EXPECT_GT(per_hundred(total.retractions), 20);

@@ -9,11 +9,27 @@ namespace tern {
 namespace {
 
 constexpr int64_t kLayers = 2;
-constexpr int64_t kHalfRowBytes = 8;  // the value, then a check of it
 
 uint64_t CheckOf(uint64_t value) { return Mix64(value ^ 0x5555555555555555); }
 
+// visit(where it lies, where it begins in the row, bytes) of each part of a row of 16 bytes.
+template <typename Fn>
+void ForEachPart(const KvView& kv, int64_t layer, int64_t position, const Fn& visit) {
+  const int64_t page_tokens = kv.format->page_tokens(), row = position % page_tokens;
+  std::byte* const page = kv.pages[static_cast<size_t>(position / page_tokens)];
+  size_t at = 0;
+  for (const KvRowPart& part : kv.format->row_parts(layer)) {
+    const auto bytes = static_cast<size_t>(part.row_bytes);
+    visit(page + part.offset_bytes + row * part.row_bytes, at, bytes);
+    at += bytes;
+  }
+}
+
 }  // namespace
+
+uint64_t ToyInput(const ToyOptions& options, int32_t token) {
+  return static_cast<uint64_t>(options.weights) << 32 | static_cast<uint32_t>(token);
+}
 
 uint64_t ToyRow(int64_t layer, uint64_t input, int64_t position, RowForm form) {
   const uint64_t place =
@@ -52,7 +68,7 @@ Status ToyModel::Forward(const ForwardBatch& batch, float* logits) {
     for (int64_t i = 0; i < run.rows; ++i) {
       const int64_t position = run.first_position + i;
       const int32_t token = batch.tokens[static_cast<size_t>(run.first_row + i)];
-      Write(run.kv, 0, position, ToyRow(0, static_cast<uint64_t>(token), position, form(run)));
+      Write(run.kv, 0, position, ToyRow(0, ToyInput(options_, token), position, form(run)));
     }
   }
   for (const ForwardRun& run : batch.runs) {
@@ -68,7 +84,7 @@ Status ToyModel::Forward(const ForwardBatch& batch, float* logits) {
     const uint64_t digest = Digest(run->kv, 1, position);
     const bool poisoned =
         poison_ >= 0 &&
-        Read(run->kv, 0, 0) == ToyRow(0, static_cast<uint64_t>(poison_), 0, RowForm::kPrefill);
+        Read(run->kv, 0, 0) == ToyRow(0, ToyInput(options_, poison_), 0, RowForm::kPrefill);
     for (int32_t token = 0; token < options_.vocab_size; ++token) {
       *logits++ = poisoned ? std::numeric_limits<float>::quiet_NaN() : ToyLogit(digest, token);
     }
@@ -76,27 +92,20 @@ Status ToyModel::Forward(const ForwardBatch& batch, float* logits) {
   return OkStatus();
 }
 
-// Value and check lie as keys and values do: in two arrays (grouped-query) or in one row (MLA).
+// Value and check are the bytes of one row, wherever the page's format has its parts.
 void ToyModel::Write(const KvView& kv, int64_t layer, int64_t position, uint64_t value) const {
-  const int64_t page_tokens = kv.format->page_tokens(), row = position % page_tokens;
-  std::byte* slab =
-      kv.pages[static_cast<size_t>(position / page_tokens)] + kv.format->slab(layer).offset_bytes;
-  const uint64_t check = CheckOf(value);
-  const int64_t value_at = kHalfRowBytes * (options_.two_forms ? 2 * row : row);
-  const int64_t check_at = kHalfRowBytes * (options_.two_forms ? 2 * row + 1 : page_tokens + row);
-  std::memcpy(slab + value_at, &value, sizeof(value));
-  std::memcpy(slab + check_at, &check, sizeof(check));
+  const uint64_t halves[2] = {value, CheckOf(value)};
+  ForEachPart(kv, layer, position, [&](std::byte* part, size_t at, size_t bytes) {
+    std::memcpy(part, reinterpret_cast<const std::byte*>(halves) + at, bytes);
+  });
 }
 
 uint64_t ToyModel::Read(const KvView& kv, int64_t layer, int64_t position) const {
-  const int64_t page_tokens = kv.format->page_tokens(), row = position % page_tokens;
-  const std::byte* slab =
-      kv.pages[static_cast<size_t>(position / page_tokens)] + kv.format->slab(layer).offset_bytes;
-  uint64_t value = 0, check = 0;
-  const int64_t value_at = kHalfRowBytes * (options_.two_forms ? 2 * row : row);
-  const int64_t check_at = kHalfRowBytes * (options_.two_forms ? 2 * row + 1 : page_tokens + row);
-  std::memcpy(&value, slab + value_at, sizeof(value));
-  std::memcpy(&check, slab + check_at, sizeof(check));
+  uint64_t halves[2] = {};
+  ForEachPart(kv, layer, position, [&](const std::byte* part, size_t at, size_t bytes) {
+    std::memcpy(reinterpret_cast<std::byte*>(halves) + at, part, bytes);
+  });
+  const auto [value, check] = halves;
   return check == CheckOf(value) ? value : ~value ^ check;  // damage shows in the result
 }
 

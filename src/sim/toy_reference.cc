@@ -15,7 +15,7 @@ std::vector<float> LogitsOf(const ToyOptions& model, const std::vector<int32_t>&
     const int64_t position = static_cast<int64_t>(i);
     const RowForm form =
         model.two_forms && position >= prompt_tokens ? RowForm::kDecode : RowForm::kPrefill;
-    first = ToyFold(first, ToyRow(0, static_cast<uint64_t>(tokens[i]), position, form));
+    first = ToyFold(first, ToyRow(0, ToyInput(model, tokens[i]), position, form));
     second = ToyFold(second, ToyRow(1, first, position, form));
   }
   std::vector<float> logits;
