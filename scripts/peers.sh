@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds llama.cpp's llama-bench, llama-batched-bench and llama-quantize from the PyPI source package
-# llama-cpp-python, twice: for this machine (.cache/peers/native) and without AVX-512
+# Builds llama.cpp's llama-bench, llama-batched-bench, llama-perplexity and llama-quantize from the PyPI
+# source package llama-cpp-python, twice: for this machine (.cache/peers/native) and without AVX-512
 # (.cache/peers/avx2). Takes about 15 minutes for each on two cores, once; never part of CI.
 # With --models it also makes the models that tern is compared on: SmolLM2 in Q4_0 and IQ4_NL, and
 # the random-weight GGUF twin of tests/data/configs/bench-moe-6l.json.
@@ -52,9 +52,9 @@ fi
 
 # build NAME CMAKE_OPTION...
 build() {
-  local name=$1 programs=(llama-bench llama-batched-bench llama-quantize)
+  local name=$1 programs=(llama-bench llama-batched-bench llama-perplexity llama-quantize)
   shift
-  if [ -e "$name/built" ]; then return 0; fi
+  if [ "$(cat "$name/built" 2>/dev/null)" = "${programs[*]}" ]; then return 0; fi
   step "configuring llama.cpp ($name)"
   cmake -S source -B "$name" -G Ninja -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=OFF \
     -DLLAMA_CURL=OFF -DLLAMA_OPENSSL=OFF -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF \
@@ -62,7 +62,7 @@ build() {
     -DCMAKE_C_COMPILER_LAUNCHER=ccache -DCMAKE_CXX_COMPILER_LAUNCHER=ccache "$@" >&2
   step "building llama.cpp ($name)"
   nice -n 19 ninja -C "$name" -j "$jobs" "${programs[@]}" >&2
-  touch "$name/built"
+  echo "${programs[*]}" > "$name/built"
 }
 for variant in "${variants[@]}"; do
   case "$variant" in

@@ -9,6 +9,7 @@ import xml.dom.minidom
 TERN = sys.argv[1]
 MODEL = ("--model-path", "tests/data/configs/bench-moe-6l.json", "--load-format", "dummy")
 TINY = ("--model-path", "tests/data/golden/kimi-k2-int4")
+LLAMA = ("--model-path", "tests/data/golden/llama")
 
 
 def run(*args):
@@ -59,6 +60,36 @@ with tempfile.TemporaryDirectory() as folder:
     assert {r["kv_format"] for r in model["results"]} == {"bf16", "fp8_tiled"}
     assert len({r["activation_format"] for r in model["results"]}) == 2
     xml.dom.minidom.parse(str(folder / "m.svg"))
+    assert all("operations" not in result for result in model["results"])
+
+    # By operation: parts of a pass, whose counts are the whole's. Experts are chosen by random tokens: bytes differ.
+    # Latent attention expands rows in prefill alone; the second model is dense.
+    for tiny, experts, written in ((TINY, True, "copy"), (LLAMA, False, "KV write")):
+        code, out, err = run("model", *tiny, "--prefill", "30", "--decode", "2@17", "--decode-tokens", "3", "--repetitions",
+                             "2", "--chunked-prefill-size", "20", "--page-size", "8", "--operations", "--json",
+                             str(folder / "o.json"), "--plot", str(folder / "o.svg"))
+        assert code == 0 and "a pass of" in out and "embedding" in out, (out, err)
+        for result, passes in zip(json.loads((folder / "o.json").read_text())["results"], (2, 3), strict=True):
+            parts = result["operations"]
+            names = {p["operation"] for p in parts}
+            assert {"attention", "norm", "rope", "activation", "residual", "KV write", written} <= names, names
+            assert ("expert routing" in names) == experts and any("product, M" in name for name in names), names
+            assert abs(sum(p["share_of_pass"] for p in parts) - 1) < 1e-9
+            assert abs(sum(p["ms"] for p in parts) - result["profiled_pass_ms"]) < 1e-6
+            assert parts == sorted(parts, key=lambda p: -p["ms"])
+            for key in ("f32_ops", "bf16_ops", "int8_ops", "bytes"):
+                whole = sum(p[key] or 0 for p in parts) * passes
+                assert abs(whole - result[key]) <= (0.2 if experts and key == "bytes" else 1e-9) * result[key], (key, parts)
+            for part in parts:
+                # Each has a time: the clock tells nanoseconds.
+                assert part["ms"] > 0 and (part["limit"] is None) == (part["bytes"] is None), part
+                if part["limit"]:
+                    least_ms = 1e3 * max(part["limit"]["memory_s"], part["limit"]["arithmetic_s"])
+                    assert abs(part["limit"]["share"] * part["ms"] - least_ms) < 1e-6, part
+                    assert abs(part["bytes_per_s"] * part["ms"] / 1e3 - part["bytes"]) <= 1e-6 * part["bytes"], part
+        svg = (folder / "o.svg").read_text()
+        xml.dom.minidom.parseString(svg)
+        assert "Roofline: prefill 30" in svg and "Roofline: decode 2 at 17" in svg and "attention, " in svg, svg
 
     # Shares of a step, for each way to sample; a prompt that comes twice.
     code, out, err = run("step", *TINY, "--batch", "4", "--steps", "6", "--repeated-prompt", "200", "--json", "-",

@@ -139,7 +139,7 @@ def english_recall(rng, n):
 
 
 def english_talk(rng, n):
-    """A fact a turn; the last turn asks one of the first n back."""
+    """A fact a turn; the last turn asks one of the first n back. Of seven SmolLM2 finds the first and the last."""
     names = rng.sample(WORDS, TURNS - 1)
     values = [rng.randint(10, 99) for _ in names]
     told = [f"The {name} costs {value} dollars. What does the {name} cost?" for name, value in zip(names, values)]
@@ -171,7 +171,7 @@ KINDS = {
     "e-larger": ("largest number", (99, 99), english_larger),
     "e-letter": ("unused", (1, 1), english_letter),
     "e-recall": ("names", (2, 4), english_recall),
-    "e-talk": ("turns", (7, 7), english_talk),
+    "e-talk": ("turns", (1, 1), english_talk),
 }
 DEFAULTS = {"tiny": "repeat,first,sort,reverse,add", "smollm2": "e-repeat,e-first,e-last"}
 TRIES = 2000  # without a new item: the kind has none left
