@@ -4,8 +4,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <string_view>
 
@@ -34,6 +36,22 @@ tern::HttpServer& Server() {
   return *server;
 }
 
+// libFuzzer's timer (-timeout) interrupts system calls: every one that blocks is made again. A
+// connect made again is done when it says so, or that it was done already.
+bool Connect(int fd, const sockaddr_in& address) {
+  for (;;) {
+    if (::connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0)
+      return true;
+    if (errno == EISCONN) return true;
+    if (errno != EINTR && errno != EALREADY) return false;
+  }
+}
+
+void Fail(const char* what) {
+  std::perror(what);
+  std::abort();
+}
+
 // Sends `bytes`, closes the sending side, and reads to the end.
 std::string Exchange(int port, std::string_view bytes) {
   const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
@@ -43,21 +61,25 @@ std::string Exchange(int port, std::string_view bytes) {
   sockaddr_in source{};
   source.sin_family = AF_INET;
   source.sin_addr.s_addr = htonl(0x7F010001u + (runs++ / 1000 & 0xFFFFu));
-  if (::bind(fd, reinterpret_cast<sockaddr*>(&source), sizeof source) != 0) std::abort();
+  if (::bind(fd, reinterpret_cast<sockaddr*>(&source), sizeof source) != 0) Fail("bind");
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_port = htons(static_cast<uint16_t>(port));
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  if (::connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) std::abort();
+  if (!Connect(fd, address)) Fail("connect");
   while (!bytes.empty()) {
     const ssize_t n = ::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    if (n < 0 && errno == EINTR) continue;
     if (n <= 0) break;
     bytes.remove_prefix(static_cast<size_t>(n));
   }
   ::shutdown(fd, SHUT_WR);
   std::string answer;
   char buffer[4096];
-  for (ssize_t n; (n = ::recv(fd, buffer, sizeof buffer, 0)) > 0;) {
+  for (;;) {
+    const ssize_t n = ::recv(fd, buffer, sizeof buffer, 0);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) break;
     answer.append(buffer, static_cast<size_t>(n));
   }
   ::close(fd);
