@@ -55,10 +55,8 @@ struct Int8Tile {
         }
         const int64_t column = group * kActivationGroup;
         const std::byte* quants = panel + QuantsAt(format->block, column);
-        if constexpr (kRows >= kPrefetchRows) {
-          AskAheadOfScales(format->block, panel, column);
-          AskAhead(quants, 256);
-        }
+        AskAheadOfScales(format->block, panel, column);
+        AskAhead(quants, 256);
         const int8_t* quads = x + column;
         for (int words = 0; words < 4; ++words, quants += 64, quads += 8) {
           const VecI low = LowNibbles(quants);

@@ -12,8 +12,6 @@ namespace {
 // Register tiles that fit 16 registers of 8 lanes.
 constexpr int kMatMulRows = 5;
 constexpr int kInt8Rows = 4;
-// Rows from which on INT8 products ask for weights ahead.
-constexpr int kPrefetchRows = 1;
 constexpr int kScoreQueries = 3;
 constexpr int kValueQueries = 2, kValueVecs = 2;
 

@@ -12,8 +12,6 @@ namespace {
 // Register tiles that fit 32 registers.
 constexpr int kMatMulRows = 8;
 constexpr int kInt8Rows = 12;
-// Rows from which on INT8 products ask for weights ahead: one row alone looks far enough.
-constexpr int kPrefetchRows = 2;
 constexpr int kScoreQueries = 8;
 constexpr int kValueQueries = 5, kValueVecs = 4;
 

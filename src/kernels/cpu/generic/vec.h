@@ -10,8 +10,6 @@ namespace {
 // Register tiles that fit 16 registers of 4 lanes.
 constexpr int kMatMulRows = 2;
 constexpr int kInt8Rows = 1;
-// Rows from which on INT8 products ask for weights ahead.
-constexpr int kPrefetchRows = 1;
 constexpr int kScoreQueries = 1;
 constexpr int kValueQueries = 1, kValueVecs = 2;
 
