@@ -5,7 +5,9 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <vector>
 
+#include "base/rng.h"
 #include "base/status.h"
 
 namespace tern {
@@ -30,8 +32,8 @@ class BenchModel {
   virtual Status Reserve(int64_t sequences, int64_t positions) = 0;
   // One pass over `tokens` at the end of a sequence, in the prefill form; logits of the last one.
   virtual Status Prefill(int64_t sequence, std::span<const int32_t> tokens) = 0;
-  // Every sequence then holds `positions` tokens: the pages of sequence 0, repeated beyond what it
-  // holds. REQUIRES: sequence 0 holds all of them or whole pages.
+  // Every sequence then holds `positions` tokens: its own pages, repeated beyond what it holds.
+  // REQUIRES: it holds all of them or whole pages.
   virtual void Spread(int64_t positions) = 0;
   // One pass that appends tokens[i] to sequence i, in the decode form, with logits of each.
   virtual Status Decode(std::span<const int32_t> tokens) = 0;
@@ -46,5 +48,14 @@ class BenchModel {
   // expand latent rows, which an observer of Ops hears of.
   virtual double PrefillAttentionOps(int64_t first, int64_t rows) const = 0;
 };
+
+std::vector<int32_t> RandomTokens(int64_t n, int64_t vocab_size, Rng& rng);
+
+// The first `sequences` of the model then hold `context` random tokens each. Of each, the first
+// `computed` are (0: all), whole pages, and the rest repeats their rows: the values of rows do not
+// change the time. But rows of other tokens choose other experts, so sequences do not share theirs.
+// Errors: those of Prefill.
+Status FillContexts(BenchModel& model, int64_t sequences, int64_t context, int64_t computed,
+                    int64_t chunk, Rng& rng);
 
 }  // namespace tern

@@ -22,25 +22,13 @@ int64_t PagesOf(const KvBenchFormat& format, int64_t context) {
   return (context + format.page_tokens - 1) / format.page_tokens;
 }
 
-std::vector<int32_t> RandomTokens(Rng& rng, int64_t n, int64_t vocab) {
-  std::vector<int32_t> tokens(static_cast<size_t>(n));
-  for (int32_t& token : tokens) {
-    token = static_cast<int32_t>(rng.Below(static_cast<uint64_t>(vocab)));
-  }
-  return tokens;
-}
+constexpr int64_t kChunk = 512;  // of a prefill
 
-Status Fill(const KvBenchOptions& options, BenchModel& model, int64_t sequences, int64_t context,
-            Rng& rng) {
-  TERN_RETURN_IF_ERROR(model.Reserve(sequences, context + options.steps));
-  const int64_t real = std::min(context, options.real_context);
-  constexpr int64_t kChunk = 512;
-  for (int64_t at = 0; at < real; at += kChunk) {
-    TERN_RETURN_IF_ERROR(
-        model.Prefill(0, RandomTokens(rng, std::min(kChunk, real - at), model.facts().vocab_size)));
-  }
-  model.Spread(context);
-  return OkStatus();
+Status Fill(const KvBenchOptions& options, const KvBenchFormat& format, int64_t sequences,
+            int64_t context, Rng& rng) {
+  TERN_RETURN_IF_ERROR(format.model->Reserve(sequences, context + options.steps));
+  const int64_t computed = PagesOf(format, options.real_context) * format.page_tokens;
+  return FillContexts(*format.model, sequences, context, computed, kChunk, rng);
 }
 
 Result<double> Turn(const KvBenchOptions& options, const Variant& variant, Rng& rng) {
@@ -49,7 +37,7 @@ Result<double> Turn(const KvBenchOptions& options, const Variant& variant, Rng& 
   model.Rewind(variant.result->context);
   const int64_t start = SystemClock().NowUs();
   for (int64_t i = 0; i < options.steps; ++i) {
-    TERN_RETURN_IF_ERROR(model.Decode(RandomTokens(rng, batch, model.facts().vocab_size)));
+    TERN_RETURN_IF_ERROR(model.Decode(RandomTokens(batch, model.facts().vocab_size, rng)));
   }
   const int64_t us = std::max<int64_t>(SystemClock().NowUs() - start, 1);
   return static_cast<double>(options.steps * batch) / (static_cast<double>(us) * 1e-6);
@@ -95,7 +83,7 @@ Result<std::vector<KvBenchResult>> RunKvBench(
       add(format, 0);
       progress(done, total);
       TERN_RETURN_IF_ERROR(
-          Fill(options, *format.model, std::max(here.back().fits, options.requests), context, rng));
+          Fill(options, format, std::max(here.back().fits, options.requests), context, rng));
     }
     for (size_t i = 1; i < formats.size(); ++i) {
       if (here[i].fits != options.requests) add(formats[i], options.requests);

@@ -28,10 +28,10 @@ struct KvBenchFormat {
 
 struct KvBenchOptions {
   std::vector<int64_t> contexts = {4096, 7680};
-  int64_t requests = 8;  // of the first format
-  int64_t steps = 8;     // of each turn
-  int64_t turns = 6;     // of each variant, after one that is not counted
-  int64_t real_context = 512;
+  int64_t requests = 8;       // of the first format
+  int64_t steps = 8;          // of each turn
+  int64_t turns = 6;          // of each variant, after one that is not counted
+  int64_t real_context = 64;  // of each sequence, rounded up to whole pages: computed
   uint64_t seed = 1;
 };
 

@@ -79,7 +79,7 @@ TEST(KvBench, FormatsGetTheMemoryOfTheFirstOneAndBothNumbersOfRequests) {
   EXPECT_EQ(narrow.steps, (std::map<int64_t, int64_t>{{4, 21}, {8, 21}}));
   EXPECT_EQ(narrow.reserved_sequences, 8);
   EXPECT_EQ(narrow.reserved_positions, 1003);
-  EXPECT_EQ(narrow.prefilled, 512);
+  EXPECT_EQ(narrow.prefilled, 8 * 64);
 
   const std::string table = KvBenchTable(*results);
   EXPECT_THAT(table, HasSubstr("fp8_e4m3"));

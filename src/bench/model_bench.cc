@@ -38,14 +38,6 @@ bool ParseCount(std::string_view text, int64_t least, int64_t* count) {
          *count <= kMaxCount;
 }
 
-std::vector<int32_t> RandomTokens(int64_t n, int64_t vocab_size, Rng& rng) {
-  std::vector<int32_t> tokens(static_cast<size_t>(n));
-  for (int32_t& token : tokens) {
-    token = static_cast<int32_t>(rng.Below(static_cast<uint64_t>(vocab_size)));
-  }
-  return tokens;
-}
-
 class WorkRunner {
  public:
   WorkRunner(BenchModel& model, Ops& ops, const ModelBenchOptions& options)
@@ -147,20 +139,10 @@ class WorkRunner {
         0, [&](const Around& around) { return Feed(n, around); }, attention, true, result);
   }
 
-  // Sequences that hold `context` positions: the first real_context ones computed, the pages of
-  // those repeated.
-  Status FillContext(int64_t context) {
-    if (context == 0) return OkStatus();
-    const bool all = options_.real_context == 0 || context <= options_.real_context;
-    TERN_RETURN_IF_ERROR(
-        Feed(all ? context : options_.real_context, [](const Pass& pass) { return pass(); }));
-    model_.Spread(context);
-    return OkStatus();
-  }
-
   Status RunDecode(const ModelWork& work, ModelResult* result) {
     TERN_RETURN_IF_ERROR(model_.Reserve(work.batch, work.context + work.tokens));
-    TERN_RETURN_IF_ERROR(FillContext(work.context));
+    TERN_RETURN_IF_ERROR(FillContexts(model_, work.batch, work.context, options_.real_context,
+                                      options_.chunk, rng_));
     {
       WorkCounter counter(ops_, /*expands=*/false);
       for (int64_t i = 0; i < std::min(kCountedSteps, work.tokens); ++i) {

@@ -38,10 +38,10 @@ Result<std::vector<ModelWork>> DecodeWorks(const std::string& points, int64_t st
 
 struct ModelBenchOptions {
   std::vector<ModelWork> works;
-  int64_t chunk = 512;         // rows of a prefill pass
-  int64_t repetitions = 3;     // after one that is not counted
-  int64_t real_context = 512;  // positions of a context that are computed; 0: all
-  uint64_t seed = 1;           // of the token ids
+  int64_t chunk = 512;        // rows of a prefill pass
+  int64_t repetitions = 3;    // after one that is not counted
+  int64_t real_context = 64;  // positions of each context that are computed; 0: all
+  uint64_t seed = 1;          // of the token ids
   // Profiles passes of their own, as many, as OperationProfile does with these limits.
   std::optional<MachineLimits> profile;
 };

@@ -62,6 +62,7 @@ class FakeModel final : public BenchModel {
     return Multiply(tokens);
   }
   void Spread(int64_t positions) override {
+    if (*std::min_element(lengths_.begin(), lengths_.end()) != lengths_[0]) calls_.push_back("?");
     calls_.push_back(fmt::format("spread {} to {}", lengths_[0], positions));
     Rewind(positions);
   }
@@ -148,7 +149,8 @@ TEST_F(ModelBenchTest, DecodeHoldsItsContextAndGrowsIt) {
   const ModelResult r =
       Run({.kind = ModelWork::Kind::kDecode, .tokens = 3, .batch = 4, .context = 16});
   EXPECT_EQ(r.tokens_per_s.size(), 2u);
-  EXPECT_THAT(model_.calls_, ElementsAre("reserve 4x19", "prefill 6", "spread 6 to 16"));
+  EXPECT_THAT(model_.calls_, ElementsAre("reserve 4x19", "prefill 6", "prefill 6", "prefill 6",
+                                         "prefill 6", "spread 6 to 16"));
   // Steps see 17, 18 and 19 positions.
   EXPECT_DOUBLE_EQ(Ops2(r), 3 * 4 * 2 * 2.0 * 16 * 32 + 4 * 8 * (17 + 18 + 19));
   EXPECT_DOUBLE_EQ(r.total.bytes, 3.0 * static_cast<double>(model_.weight().size_bytes()) +

@@ -16,6 +16,7 @@ namespace {
 // splitmix64 (Steele, Lea, Flood 2014): eight random bytes a step.
 class RandomBytes {
  public:
+  explicit RandomBytes(uint64_t seed = 0) : state_(seed) {}
   uint64_t Next() {
     uint64_t z = state_ += 0x9E3779B97F4A7C15u;
     z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9u;
@@ -24,8 +25,18 @@ class RandomBytes {
   }
 
  private:
-  uint64_t state_ = 0;
+  uint64_t state_;
 };
+
+// Tensors begin at different places of a shared buffer, up to so far behind its start: rows of
+// equal matrices would give activations a mean, and all tokens the same experts.
+constexpr uint64_t kWindowBytes = 1 << 20;
+constexpr uint64_t kWindowAlignment = 64;
+
+// Where the tensor of this index begins, in bytes.
+uint64_t WindowOf(uint64_t index) {
+  return RandomBytes(index).Next() % (kWindowBytes / kWindowAlignment) * kWindowAlignment;
+}
 
 // The number whose index in [0, 256) was drawn: uniform with the given deviation; 0: always 1.
 float ValueOf(int index, float deviation) {
@@ -102,8 +113,8 @@ Result<std::unique_ptr<Checkpoint>> Checkpoint::Dummy(ModelConfig config,
   }
   std::map<std::pair<DType, float>, const std::byte*> pools;
   for (const auto& [kind, bytes] : sizes) {
-    Buffer buffer((bytes + 7) / 8 * 8);
-    if (bytes > 0 && buffer.data() == nullptr) {
+    Buffer buffer((bytes + 7) / 8 * 8 + kWindowBytes);
+    if (buffer.data() == nullptr) {
       return ResourceExhausted(
           fmt::format("{}: no memory for {} bytes of dummy weights", checkpoint->path_, bytes));
     }
@@ -117,7 +128,7 @@ Result<std::unique_ptr<Checkpoint>> Checkpoint::Dummy(ModelConfig config,
     const DummyTensor& tensor = tensors[i];
     const std::byte* data = nullptr;
     if (tensor.values.empty()) {
-      data = pools[{tensor.dtype, tensor.deviation}];
+      data = pools[{tensor.dtype, tensor.deviation}] + WindowOf(i);
     } else {
       data = reinterpret_cast<const std::byte*>(next);
       next = std::copy(tensor.values.begin(), tensor.values.end(), next);

@@ -114,20 +114,16 @@ Status LoadedBenchModel::Prefill(int64_t index, std::span<const int32_t> tokens)
 }
 
 void LoadedBenchModel::Spread(int64_t positions) {
-  const Sequence& first = sequences_.front();
-  const int64_t whole = std::max<int64_t>(first.position / page_tokens_, 1);
   const auto page_bytes = static_cast<size_t>(format_->page_bytes());
   for (Sequence& sequence : sequences_) {
-    for (int64_t page = 0; page * page_tokens_ < positions; ++page) {
-      const bool computed = page * page_tokens_ < first.position;
-      if (computed && &sequence == &first) continue;
-      const auto from = static_cast<size_t>(computed ? page : page % whole);
-      std::memcpy(sequence.pages[static_cast<size_t>(page)], first.pages[from], page_bytes);
+    const int64_t whole = std::max<int64_t>(sequence.position / page_tokens_, 1);
+    const int64_t held = (sequence.position + page_tokens_ - 1) / page_tokens_;
+    for (int64_t page = held; page * page_tokens_ < positions; ++page) {
+      std::memcpy(sequence.pages[static_cast<size_t>(page)],
+                  sequence.pages[static_cast<size_t>(page % whole)], page_bytes);
     }
-    // The first one's position tells what is computed; it moves last.
-    if (&sequence != &first) sequence.position = positions;
+    sequence.position = positions;
   }
-  sequences_.front().position = positions;
 }
 
 Status LoadedBenchModel::Decode(std::span<const int32_t> tokens) {

@@ -58,8 +58,8 @@ OptionTable ModelBenchTableOf(ModelBenchCommandOptions& o) {
       .Group("What");
   table
       .Add("--real-context", &o.bench.real_context, "N",
-           "positions of a context that are computed, whole pages; the rest repeats their rows; "
-           "0: all")
+           "positions of each context that are computed, whole pages; the rest repeats their "
+           "rows; 0: all")
       .Range(0, 1 << 24)
       .Group("What");
   table
@@ -135,8 +135,9 @@ Status RunModelBenchCommand(ModelBenchCommandOptions& o) {
   std::string text = fmt::format("{}, {}\n{}\n{}", o.model.model_path, machine.ToText(),
                                  LimitsTable({limits}), ModelBenchTable(results));
   if (bench.real_context > 0) {
-    text += fmt::format("Contexts: the first {} positions computed, their rows repeated beyond.\n",
-                        bench.real_context);
+    text += fmt::format(
+        "Contexts: the first {} positions of each computed, their rows repeated beyond.\n",
+        bench.real_context);
   }
   text += OperationsTable(results);
   return WriteBenchOutputs(o.outputs, text, ModelBenchJson(machine, limits, bench, results),

@@ -4,8 +4,9 @@
 usage: make_gguf.py OUT q4_0|iq4_nl|q8_0        needs: pip install gguf numpy
 
 For runs of llama.cpp beside `tern bench model --load-format dummy --dummy-recipe int4-linear`:
-every linear layer and the embedding in the type, norms, routers and biases in float32. Values do
-not matter for speed; scales are such that nothing overflows.
+every linear layer and the embedding in the type, norms, routers and biases in float32. Scales are
+such that nothing overflows, and half of them are negative: weights of Q4_0 are -0.5 scales on
+average, and with one sign all rows get so much in common that they choose the same experts.
 """
 import json
 import pathlib
@@ -66,7 +67,8 @@ def main():
     def matrix(name, *shape):
         blocks = int(np.prod(shape)) // 32
         some = rng.integers(0, 256, (min(blocks, 1 << 15), block_bytes), dtype=np.uint8)
-        some[:, 0:2] = np.frombuffer(np.float16(scale).tobytes(), np.uint8)
+        scales = np.where(rng.integers(0, 2, len(some)) == 1, scale, -scale).astype(np.float16)
+        some[:, 0:2] = scales.view(np.uint8).reshape(-1, 2)
         data = np.tile(some, (-(-blocks // len(some)), 1))[:blocks]
         data = np.ascontiguousarray(data.reshape(*shape[:-1], shape[-1] // 32 * block_bytes))
         w.add_tensor(name, data, raw_shape=data.shape, raw_dtype=kind)

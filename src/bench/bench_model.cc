@@ -1,0 +1,30 @@
+#include "bench/bench_model.h"
+
+#include <algorithm>
+
+namespace tern {
+
+std::vector<int32_t> RandomTokens(int64_t n, int64_t vocab_size, Rng& rng) {
+  std::vector<int32_t> tokens(static_cast<size_t>(n));
+  for (int32_t& token : tokens) {
+    token = static_cast<int32_t>(rng.Below(static_cast<uint64_t>(vocab_size)));
+  }
+  return tokens;
+}
+
+Status FillContexts(BenchModel& model, int64_t sequences, int64_t context, int64_t computed,
+                    int64_t chunk, Rng& rng) {
+  if (context == 0) return OkStatus();
+  const int64_t real = computed == 0 ? context : std::min(context, computed);
+  for (int64_t sequence = 0; sequence < sequences; ++sequence) {
+    for (int64_t at = 0; at < real; at += chunk) {
+      const int64_t rows = std::min(chunk, real - at);
+      TERN_RETURN_IF_ERROR(
+          model.Prefill(sequence, RandomTokens(rows, model.facts().vocab_size, rng)));
+    }
+  }
+  model.Spread(context);
+  return OkStatus();
+}
+
+}  // namespace tern
