@@ -7,6 +7,7 @@
 #include <map>
 #include <utility>
 
+#include "base/hash.h"
 #include "checkpoint/checkpoint.h"
 #include "tensor/number.h"
 
@@ -16,7 +17,6 @@ namespace {
 // splitmix64 (Steele, Lea, Flood 2014): eight random bytes a step.
 class RandomBytes {
  public:
-  explicit RandomBytes(uint64_t seed = 0) : state_(seed) {}
   uint64_t Next() {
     uint64_t z = state_ += 0x9E3779B97F4A7C15u;
     z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9u;
@@ -25,7 +25,7 @@ class RandomBytes {
   }
 
  private:
-  uint64_t state_;
+  uint64_t state_ = 0;
 };
 
 // Tensors begin at different places of a shared buffer, up to so far behind its start: rows of
@@ -33,9 +33,9 @@ class RandomBytes {
 constexpr uint64_t kWindowBytes = 1 << 20;
 constexpr uint64_t kWindowAlignment = 64;
 
-// Where the tensor of this index begins, in bytes.
-uint64_t WindowOf(uint64_t index) {
-  return RandomBytes(index).Next() % (kWindowBytes / kWindowAlignment) * kWindowAlignment;
+// Where the tensor of this name begins, in bytes.
+uint64_t WindowOf(const std::string& name) {
+  return Hash64(name) % (kWindowBytes / kWindowAlignment) * kWindowAlignment;
 }
 
 // The number whose index in [0, 256) was drawn: uniform with the given deviation; 0: always 1.
@@ -128,7 +128,7 @@ Result<std::unique_ptr<Checkpoint>> Checkpoint::Dummy(ModelConfig config,
     const DummyTensor& tensor = tensors[i];
     const std::byte* data = nullptr;
     if (tensor.values.empty()) {
-      data = pools[{tensor.dtype, tensor.deviation}] + WindowOf(i);
+      data = pools[{tensor.dtype, tensor.deviation}] + WindowOf(tensor.name);
     } else {
       data = reinterpret_cast<const std::byte*>(next);
       next = std::copy(tensor.values.begin(), tensor.values.end(), next);

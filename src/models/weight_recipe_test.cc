@@ -87,6 +87,22 @@ TEST(WeightRecipeTest, NamesOfStoredTensors) {
   EXPECT_EQ(WeightOf("a.bias"), "a.bias");
 }
 
+// Equal gate and up projections would give all rows a common part, and the same experts. But a
+// tensor's bytes are its own whatever else is there: two recipes share what they store alike.
+TEST(DummyTest, BytesFollowFromTheName) {
+  const DummyTensor gate = {.name = "gate", .shape = {64, 64}},
+                    up = {.name = "up", .shape = {64, 64}};
+  const DummyTensor both[] = {gate, up};
+  const auto two = Checkpoint::Dummy({}, both), one = Checkpoint::Dummy({}, {&up, 1});
+  ASSERT_TRUE(two.ok() && one.ok());
+  const auto bytes_of = [](const auto& checkpoint, const char* name) {
+    const auto bytes = (*checkpoint)->Find(name)->view.bytes;
+    return std::vector(bytes.begin(), bytes.end());
+  };
+  EXPECT_NE(bytes_of(two, "gate"), bytes_of(two, "up"));
+  EXPECT_EQ(bytes_of(two, "up"), bytes_of(one, "up"));
+}
+
 // Each recipe loads and runs; the same seed gives the same numbers.
 TEST(DummyTest, EveryRecipeGivesFiniteLogits) {
   ThreadPool pool(2);
