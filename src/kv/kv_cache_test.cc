@@ -400,7 +400,7 @@ TEST(KvCache, ChainsNameModelTenantAndTokens) {
     EXPECT_NE(other.first, base.first);
     EXPECT_NE(other.second, base.second);
   }
-  EXPECT_NE(chains(1, {"", "a"}, {1, 2, 3, 4}), chains(1, {"a", ""}, {1, 2, 3, 4}));
+  EXPECT_NE(chains(1, {"", "a"}, {1, 2, 3, 4, 5}), chains(1, {"a", ""}, {1, 2, 3, 4, 5}));
 }
 
 // docs/formats/kv_page.md, "Chain" and "Tail"; values by Python's xxhash 4.1:
