@@ -277,17 +277,17 @@ void AttentionChunkBf16(const Loads& format, const AttentionArgs& args, const At
       }
       continue;
     }
-    LinesAhead ahead(row + next, MaxOf(MinOf(tile_rows, count + after - next), 0), row_bytes);
+    LinesAhead(row + next, MaxOf(MinOf(tile_rows, count + after - next), 0), row_bytes).Rest();
+    NothingAhead nothing;
     const auto score = [&](const auto& loads) {
       ScoreRows(loads, row + tile, positions, key_dim, queries, rounded, q_stride, args.scale, keys,
-                scores + tile, ahead);
+                scores + tile, nothing);
     };
     if constexpr (LatentCodes<Loads>) {
       score(bf16);
     } else {
       score(format);
     }
-    ahead.Rest();
   }
   for (int64_t tile = 0; tile < count; tile += kKeyTile) {
     key_scales.ScaleScores(0, tile, queries, scores + tile);

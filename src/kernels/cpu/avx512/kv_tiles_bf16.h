@@ -89,8 +89,9 @@ void TransposeKeyPairs(const Loads& format, const RowRef* rows, int64_t count, i
         }
       }
       Transpose(tile);
+      uint32_t* pairs = keys + (half == 0 ? 0 : sixteen) + d / 2 * kLanes;
       for (int64_t i = 0; i < MinOf(kLanes, (key_dim - d + 1) / 2); ++i) {
-        _mm512_storeu_ps(keys + half / kLanes * sixteen + (d / 2 + i) * kLanes, tile[i].v);
+        _mm512_storeu_ps(pairs + i * kLanes, tile[i].v);
       }
     }
   }
@@ -153,21 +154,31 @@ struct ValuePairs {
   };
 };
 
-// Values that several blocks of queries read stay in the first-level cache for the next block.
+// Several blocks of queries take turns, so that they find values in the first-level cache; rows
+// that are asked for on the way have one block. REQUIRES: at most kPairQueries queries there.
 template <WordFormat Loads, typename Ahead>
 void AddValuePairs(const Loads& format, const RowRef* rows, int64_t begin, int64_t end,
                    int64_t value_dim, int64_t queries, const uint16_t* weights, float* states,
                    Ahead& ahead) {
   if (begin >= end) return;
+  constexpr int kMost = Ahead::kAsks ? kPairQueries : kValuePairQueries;
   const int64_t stride = AttentionStateFloats(value_dim);
+  const auto add = [&](int64_t d, int64_t first, int64_t count) {
+    RunBlock<ValuePairs<Loads, Ahead>::template Queries, kMost>(
+        count, &format, rows, begin, end, d, value_dim - d, d + kLanes < value_dim,
+        weights + first * 2 * kAttentionChunk, states + first * stride, stride, &ahead);
+  };
   // Blocks of about one size: small ones wait for their sums.
-  const int64_t blocks = (queries + kValuePairQueries - 1) / kValuePairQueries;
+  int64_t block = queries;
+  if (queries > kMost) {
+    const int64_t blocks = (queries + kMost - 1) / kMost;
+    block = (queries + blocks - 1) / blocks;
+  }
   for (int64_t d = 0; d < value_dim; d += 2 * kLanes) {
-    for (int64_t i = 0, n = 0, b = 0; b < blocks; ++b, i += n) {
-      n = (queries - i + blocks - b - 1) / (blocks - b);
-      RunBlock<ValuePairs<Loads, Ahead>::template Queries, kValuePairQueries>(
-          n, &format, rows, begin, end, d, value_dim - d, d + kLanes < value_dim,
-          weights + i * 2 * kAttentionChunk, states + i * stride, stride, &ahead);
+    if constexpr (Ahead::kAsks) {
+      add(d, 0, queries);
+    } else {
+      for (int64_t i = 0; i < queries; i += block) add(d, i, MinOf(block, queries - i));
     }
   }
 }
