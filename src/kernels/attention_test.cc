@@ -235,6 +235,51 @@ TEST_P(AttentionTest, BitsDependOnTheRowAlone) {
   }
 }
 
+// Levels compute few and many queries of a KV head in different ways, to the same bits.
+TEST_P(AttentionTest, BitsDoNotDependOnTheOtherHeads) {
+  constexpr int64_t kMostHeads = 40, kRows = 3, kPositions = 300;
+  for (const int64_t head_dim : {10, 48, 90}) {
+    const std::vector<float> k = RandomFloats(kPositions * head_dim, 1),
+                             v = RandomFloats(kPositions * head_dim, 2);
+    const std::vector<float> q = RandomFloats(kMostHeads * kRows * head_dim, 3);
+    for (const KvFormat format : kGqaFormats) {
+      ThreadPool pool(1);
+      const auto ops = MakeOps(pool);
+      std::vector<std::vector<uint32_t>> expected;  // of each head, alone
+      for (const int64_t heads : {1, 4, 8, 9, 16, 20, 40}) {
+        const GqaShape shape{.heads = heads, .kv_heads = 1, .head_dim = head_dim, .scale = 0.2f};
+        const Cache cache(shape, format, 64);
+        Sequence sequence = cache.Make(kPositions);
+        const KvRun write{sequence.bases.data(), 0, 0, kPositions};
+        ops->GqaWrite(shape, cache.slab(), {&write, 1}, k.data(), v.data());
+        for (const int64_t rows : {int64_t{1}, kRows}) {
+          for (int64_t first = 0; first + heads <= kMostHeads; first += heads) {
+            // Head by head in `q`, row by row in what attention takes.
+            std::vector<float> some;
+            for (int64_t i = 0; i < rows * heads; ++i) {
+              const auto from =
+                  q.begin() + ((first + i % heads) * kRows + kRows - rows + i / heads) * head_dim;
+              some.insert(some.end(), from, from + head_dim);
+            }
+            std::vector<float> out(some.size(), NAN);
+            const KvRun read{sequence.bases.data(), kPositions - rows, 0, rows};
+            ops->GqaAttention(shape, cache.slab(), {&read, 1}, some.data(), out.data());
+            const std::vector<uint32_t> bits = BitsOf(out);
+            if (heads == 1 && rows == 1) expected.push_back(bits);
+            for (int64_t i = 0; i < heads; ++i) {
+              const auto last_row = bits.begin() + ((rows - 1) * heads + i) * head_dim;
+              ASSERT_EQ(std::vector<uint32_t>(last_row, last_row + head_dim),
+                        expected[static_cast<size_t>(first + i)])
+                  << KvFormatName(format) << " dim " << head_dim << " heads " << heads << " rows "
+                  << rows << " head " << first + i;
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
 // A later row of the same run that overflowed must not reach the rows before it.
 TEST_P(AttentionTest, RowsNeverReadPastTheirPosition) {
   const GqaShape shape{.heads = 4, .kv_heads = 1, .head_dim = 20, .scale = 0.2f};

@@ -9,29 +9,40 @@
 #pragma once
 
 #include "kernels/cpu/avx512/kv_tiles_e4m3.h"
-#include "kernels/cpu/elementwise.h"
 
 namespace tern {
 namespace {
 
-// Dots of 32 rows, transposed, and kQueries rows that are not: dots[query][half of the 32]. row(i):
-// the numbers of the i-th.
-template <int kQueries, typename RowOf>
+// dots[row][half] += products of numbers [begin, end) of kRows rows, which lie as they are, and of
+// 16 * kHalves transposed ones.
+template <int kRows, int kHalves>
+inline void AddPairDots(const uint32_t* transposed, int64_t dim, int64_t begin, int64_t end,
+                        const uint16_t* const rows[kRows], __m512 dots[kRows][kHalves]) {
+  const uint32_t* halves[] = {transposed, transposed + SixteenWords(dim)};
+  for (int64_t d = begin; d < end; d += 2) {
+    __m512bh pairs[kHalves];
+    for (int half = 0; half < kHalves; ++half) {
+      pairs[half] = (__m512bh)_mm512_loadu_si512(halves[half] + d / 2 * kLanes);
+    }
+    for (int i = 0; i < kRows; ++i) {
+      for (int half = 0; half < kHalves; ++half) {
+        dots[i][half] = Dot(dots[i][half], pairs[half], rows[i] + d);
+      }
+    }
+  }
+}
+
+// Dots of 32 rows, transposed, and kRows rows that are not: dots[row][half of the 32]. row(i): the
+// numbers of the i-th.
+template <int kRows, typename RowOf>
 inline void PairDots(const uint32_t* transposed, int64_t dim, const RowOf& row,
-                     __m512 dots[kQueries][2]) {
-  const uint16_t* rows[kQueries];
-  for (int i = 0; i < kQueries; ++i) {
+                     __m512 dots[kRows][2]) {
+  const uint16_t* rows[kRows];
+  for (int i = 0; i < kRows; ++i) {
     rows[i] = row(i);
     dots[i][0] = dots[i][1] = _mm512_setzero_ps();
   }
-  for (int64_t d = 0; d < dim; d += 2) {
-    const auto* pairs = reinterpret_cast<const std::byte*>(transposed + d / 2 * kKeyTile);
-    const __m512bh low = LoadPair(pairs), high = LoadPair(pairs + 64);
-    for (int i = 0; i < kQueries; ++i) {
-      dots[i][0] = Dot(dots[i][0], low, rows[i] + d);
-      dots[i][1] = Dot(dots[i][1], high, rows[i] + d);
-    }
-  }
+  AddPairDots<kRows, 2>(transposed, dim, 0, dim, rows, dots);
 }
 
 // scores[query][32 positions] of kQueries queries, rows of q `q_stride` apart.
@@ -48,6 +59,64 @@ struct ScorePairs {
     }
   }
 };
+
+// Scores with queries as lanes: nothing of the rows is transposed, and they are read in order, the
+// row kLaneTile further on being asked for. Positions of a tile are a multiple of a register's.
+constexpr int64_t kLaneTile = 48;
+// Queries that make lanes the faster way, though half of them are idle.
+constexpr int64_t kLaneQueries = 8;
+
+// dots[half][kLaneTile positions][16 queries]. The rows asked for have ahead_bytes per 32 numbers.
+template <int kHalves>
+struct LaneDots {
+  // As many as have registers for their sums and pointers.
+  static constexpr int kMostRows = kHalves == 1 ? 12 : 8;
+  template <int kRows>
+  struct Rows {
+    static void Run(const uint32_t* queries, int64_t key_dim, const RowRef* rows,
+                    int64_t ahead_bytes, float* dots) {
+      const uint16_t* numbers[kRows];
+      __m512 sums[kRows][kHalves];
+      for (int i = 0; i < kRows; ++i) {
+        numbers[i] = reinterpret_cast<const uint16_t*>(rows[i].numbers);
+        for (int half = 0; half < kHalves; ++half) sums[i][half] = _mm512_setzero_ps();
+      }
+      for (int64_t d = 0; d < key_dim; d += 32) {
+        for (int i = 0; i < kRows; ++i) {
+          __builtin_prefetch(rows[kLaneTile + i].numbers + d / 32 * ahead_bytes, 0, 2);
+        }
+        AddPairDots<kRows, kHalves>(queries, key_dim, d, MinOf(d + 32, key_dim), numbers, sums);
+      }
+      for (int i = 0; i < kRows; ++i) {
+        for (int half = 0; half < kHalves; ++half) {
+          _mm512_store_ps(dots + (half * kLaneTile + i) * kLanes, sums[i][half]);
+        }
+      }
+    }
+  };
+};
+
+// Scores of up to 16 * kHalves queries, transposed, against BF16 rows of up to kLaneTile positions.
+template <int kHalves>
+void ScoreLanes(const uint32_t* transposed, int64_t queries, int64_t key_dim, const RowRef* rows,
+                int64_t count, int64_t ahead_bytes, float scale, float* scores) {
+  constexpr int kMostRows = LaneDots<kHalves>::kMostRows;
+  alignas(64) float dots[kHalves * kLaneTile * kLanes];
+  for (int64_t j = 0; j < count; j += kMostRows) {
+    RunBlock<LaneDots<kHalves>::template Rows, kMostRows>(count - j, transposed, key_dim, rows + j,
+                                                          ahead_bytes, dots + j * kLanes);
+  }
+  for (int64_t first = 0; first < queries; first += kLanes) {
+    for (int64_t j = 0; j < count; j += kLanes) {
+      Vec tile[kLanes];
+      for (int i = 0; i < kLanes; ++i) tile[i] = Load(dots + first * kLaneTile + (j + i) * kLanes);
+      Transpose(tile);
+      for (int64_t i = 0; i < MinOf(kLanes, queries - first); ++i) {
+        Store(scores + (first + i) * kAttentionChunk + j, Mul(tile[i], Set(scale)));
+      }
+    }
+  }
+}
 
 // Scores of all queries, at stride kAttentionChunk, of one tile of positions.
 inline void ScoreQueryPairs(const uint32_t* keys, int64_t key_dim, int64_t queries,
@@ -98,32 +167,59 @@ uint16_t* WeightsOfScores(int64_t queries, int64_t value_dim, const Limit& limit
   return weights;
 }
 
-// Weighted sums of the values of `count` positions, blocks of queries one after another.
+// Weighted sums of the values of a chunk. Where queries see different numbers of positions, blocks
+// of them go one after another.
 template <typename Loads, typename Limit>
 void AddChunkValues(const Loads& format, const RowRef* row, int64_t queries, int64_t value_dim,
                     const uint16_t* weights, const Limit& limit, float* states) {
   const int64_t stride = AttentionStateFloats(value_dim);
-  for (int64_t i = 0; i < queries; i += kPairQueries) {
-    const int64_t block_queries = MinOf(kPairQueries, queries - i);
+  const int64_t block = limit(0) == limit(queries - 1) ? queries : kPairQueries;
+  for (int64_t i = 0; i < queries; i += block) {
+    const int64_t last = MinOf(i + block, queries) - 1;
     // Limits ascend with the row. Where they differ, whole pairs are common.
-    const bool equal = limit(i) == limit(i + block_queries - 1);
-    const int64_t common = equal ? limit(i) : limit(i) / 2 * 2;
+    const int64_t common = limit(i) == limit(last) ? limit(i) : limit(i) / 2 * 2;
     NothingAhead nothing;
-    AddValuePairs(format, row, 0, common, value_dim, block_queries,
+    AddValuePairs(format, row, 0, common, value_dim, last + 1 - i,
                   weights + i * 2 * kAttentionChunk, states + i * stride, nothing);
-    for (int64_t j = i; j < i + block_queries; ++j) {
+    for (int64_t j = i; j <= last; ++j) {
       AddValuePairs(format, row, common, limit(j), value_dim, 1, weights + j * 2 * kAttentionChunk,
                     states + j * stride, nothing);
     }
   }
 }
 
-// Queries as BF16 rows at stride AttentionMaxIndex(key_dim), with zeros up to a multiple of four.
-inline void RoundQueries(QueryBlock query, int64_t queries, int64_t key_dim, uint16_t* rounded) {
+// Queries [first, first + count) as BF16 rows at stride AttentionMaxIndex(key_dim), zeros at their
+// ends. Subnormal numbers become zero, which products take them for.
+inline void RoundQueries(QueryBlock query, int64_t first, int64_t count, int64_t key_dim,
+                         uint16_t* rounded) {
   const int64_t stride = AttentionMaxIndex(key_dim);
-  for (int64_t i = 0; i < queries; ++i) {
-    for (int64_t d = key_dim; d % 4 != 0; ++d) rounded[i * stride + d] = 0;
-    ToBf16(query[i], key_dim, rounded + i * stride);
+  for (int64_t i = 0; i < count; ++i, rounded += stride) {
+    const float* numbers = query[first + i];
+    for (int64_t d = 0; d < key_dim; d += 2 * kLanes) {
+      const __mmask32 left = FirstOf32(key_dim - d);
+      const __m512 low = _mm512_maskz_loadu_ps(static_cast<__mmask16>(left), numbers + d);
+      const __m512 high =
+          _mm512_maskz_loadu_ps(static_cast<__mmask16>(left >> 16), numbers + d + kLanes);
+      _mm512_mask_storeu_epi16(rounded + d, FirstOf32(stride - d),
+                               (__m512i)_mm512_cvtne2ps_pbh(high, low));
+    }
+  }
+}
+
+// Queries as tiles of 32, rounded and transposed. rounded: room for 32 of them.
+inline void TransposeQueries(QueryBlock query, int64_t queries, int64_t key_dim, uint16_t* rounded,
+                             uint32_t* tiles) {
+  for (int64_t first = 0; first < queries; first += kKeyTile) {
+    const int64_t count = MinOf(kKeyTile, queries - first);
+    RoundQueries(query, first, count, key_dim, rounded);
+    RowRef rows[kKeyTile];
+    for (int64_t i = 0; i < count; ++i) {
+      rows[i].numbers =
+          reinterpret_cast<const std::byte*>(rounded + i * AttentionMaxIndex(key_dim));
+    }
+    NothingAhead nothing;
+    TransposeKeyPairs(Bf16Loads(RowShape()), rows, count, key_dim,
+                      tiles + first / kLanes * SixteenWords(key_dim), nothing, count);
   }
 }
 
@@ -134,36 +230,66 @@ void AttentionChunkBf16(const Loads& format, const AttentionArgs& args, const At
   const int64_t queries = block.rows * block.heads;
   const int64_t begin = chunk * kAttentionChunk;
   const int64_t count = SeenInChunk(args, block, block.rows - 1, chunk);
-  // Tile of keys, scores, rounded queries, expanded rows.
+  const int64_t q_stride = AttentionMaxIndex(key_dim),
+                q_tiles = (queries + kKeyTile - 1) / kKeyTile;
+  // A transposed tile (or queries on their way to one), rounded queries, transposed or not, scores,
+  // expanded rows.
   auto* keys = reinterpret_cast<uint32_t*>(workspace);
-  float* scores = workspace + AttentionMaxIndex(key_dim) * kKeyTile;
-  auto* rounded = reinterpret_cast<uint16_t*>(scores + queries * kAttentionChunk);
-  const int64_t q_stride = AttentionMaxIndex(key_dim);
-  auto* expanded = rounded + queries * q_stride;
+  auto* transposed = keys + 2 * SixteenWords(key_dim);
+  auto* rounded = reinterpret_cast<uint16_t*>(transposed);
+  auto* scores = reinterpret_cast<float*>(transposed + q_tiles * 2 * SixteenWords(key_dim));
+  auto* expanded = reinterpret_cast<uint16_t*>(scores + queries * kAttentionChunk);
   const Bf16Loads bf16((RowShape()));
-  RowRef row[kAttentionChunk];
 
+  // Rows that are not transposed are read in pairs.
+  const bool lanes = queries >= kLaneQueries && key_dim % 2 == 0;
+  const int64_t tile_rows = lanes ? kLaneTile : kKeyTile, row_bytes = format.Offset(key_dim);
+  // Rows to ask for: a tile of the next chunk where that comes next, or the last one again.
+  const int64_t after =
+      args.goes_on ? MinOf(tile_rows, SeenInChunk(args, block, block.rows - 1, chunk + 1)) : 0;
+  RowRef row[kAttentionChunk + kLaneTile];
+  RowRefs(KeySource(args, block, format.Offset(key_dim)), begin, count + after, row);
+  for (int64_t i = count + after; i < count + kLaneTile; ++i) row[i] = row[count + after - 1];
+  LinesAhead(row, MinOf(tile_rows, count), row_bytes).Rest();
   const QueryBlock query{q + block.first_head * key_dim, block.heads, key_dim,
                          args.heads * key_dim};
-  RoundQueries(query, queries, key_dim, rounded);
-  RowRefs(KeySource(args, block, format.Offset(key_dim)), begin, count, row);
+  if (lanes) {
+    TransposeQueries(query, queries, key_dim, reinterpret_cast<uint16_t*>(keys), transposed);
+  } else {
+    RoundQueries(query, 0, queries, key_dim, rounded);
+  }
   const RowScales<Loads> key_scales(row, count, 1);
-  for (int64_t tile = 0; tile < count; tile += kKeyTile) {
-    const int64_t positions = MinOf(kKeyTile, count - tile);
+  for (int64_t tile = 0; tile < count; tile += tile_rows) {
+    const int64_t positions = MinOf(tile_rows, count - tile), next = tile + tile_rows;
+    if constexpr (!WordFormat<Loads>) {
+      if (lanes || LatentCodes<Loads>) {
+        ExpandToBf16(format, row + tile, positions, args.latent, key_dim,
+                     expanded + tile * q_stride, row + tile);
+      }
+    }
+    if (lanes) {
+      const int64_t ahead_bytes = (row_bytes * 32 + key_dim - 1) / key_dim;
+      for (int64_t i = 0; i < queries; i += kKeyTile) {
+        const int64_t n = MinOf(kKeyTile, queries - i);
+        const auto score = n > kLanes ? ScoreLanes<2> : ScoreLanes<1>;
+        score(transposed + i / kLanes * SixteenWords(key_dim), n, key_dim, row + tile, positions,
+              ahead_bytes, args.scale, scores + i * kAttentionChunk + tile);
+      }
+      continue;
+    }
+    LinesAhead(row + next, MaxOf(MinOf(tile_rows, count + after - next), 0), row_bytes).Rest();
     NothingAhead nothing;
     const auto score = [&](const auto& loads) {
       ScoreRows(loads, row + tile, positions, key_dim, queries, rounded, q_stride, args.scale, keys,
                 scores + tile, nothing);
     };
-    Prefetch(row, MinOf(tile + kKeyTile, count), MinOf(tile + 2 * kKeyTile, count), 0,
-             format.Offset(key_dim));
     if constexpr (LatentCodes<Loads>) {
-      ExpandToBf16(format, row + tile, positions, args.latent, key_dim, expanded + tile * q_stride,
-                   row + tile);
       score(bf16);
     } else {
       score(format);
     }
+  }
+  for (int64_t tile = 0; tile < count; tile += kKeyTile) {
     key_scales.ScaleScores(0, tile, queries, scores + tile);
   }
 

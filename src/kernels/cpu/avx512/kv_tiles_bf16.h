@@ -10,7 +10,8 @@
 namespace tern {
 namespace {
 
-constexpr int kPairQueries = 8;
+// Queries whose sums fit in registers: of scores, of values.
+constexpr int kPairQueries = 8, kValuePairQueries = 12;
 
 // Lanes of a register of 32 numbers of which n are left.
 inline __mmask32 FirstOf32(int64_t n) {
@@ -61,13 +62,18 @@ class LinesAhead {
   int64_t row_bytes_, at_ = 0;
 };
 
-// keys[d / 2][32] of up to 32 positions, pairs of dimensions; absent numbers are zero.
+// Words of sixteen transposed rows, [d / 2][16] pairs of dimensions.
+inline int64_t SixteenWords(int64_t dim) { return AttentionMaxIndex(dim) / 2 * kLanes; }
+
+// Up to 32 rows transposed: [half][d / 2][16] pairs of dimensions; absent numbers are zero, in all
+// sixteens up to `most` rows.
 template <WordFormat Loads, typename Ahead>
 void TransposeKeyPairs(const Loads& format, const RowRef* rows, int64_t count, int64_t key_dim,
-                       uint32_t* keys, Ahead& lines_ahead) {
+                       uint32_t* keys, Ahead& lines_ahead, int64_t most = kKeyTile) {
+  const int64_t sixteen = SixteenWords(key_dim);
   Ahead ahead = lines_ahead;
   for (int64_t d = 0; d < key_dim; d += 2 * kLanes) {
-    for (int64_t half = 0; half < kKeyTile; half += kLanes) {
+    for (int64_t half = 0; half < most; half += kLanes) {
       for (int64_t i = 0; i < kLanes; ++i) ahead.Step();
       const auto load = [&](RowRef row) {
         return _mm512_castsi512_ps(format.Load32(row, d, key_dim - d));
@@ -83,8 +89,9 @@ void TransposeKeyPairs(const Loads& format, const RowRef* rows, int64_t count, i
         }
       }
       Transpose(tile);
+      uint32_t* pairs = keys + (half == 0 ? 0 : sixteen) + d / 2 * kLanes;
       for (int64_t i = 0; i < MinOf(kLanes, (key_dim - d + 1) / 2); ++i) {
-        _mm512_storeu_ps(keys + (d / 2 + i) * kKeyTile + half, tile[i].v);
+        _mm512_storeu_ps(pairs + i * kLanes, tile[i].v);
       }
     }
   }
@@ -110,7 +117,7 @@ struct ValuePairs {
       const __m512i order0 = _mm512_load_si512(order[0]), order1 = _mm512_load_si512(order[1]);
       __m512 sum[kQueries][2];
       // Unrolled late, these loops would keep `sum` in memory.
-#pragma GCC unroll 8
+#pragma GCC unroll 12
       for (int i = 0; i < kQueries; ++i) {
         sum[i][0] = _mm512_loadu_ps(states + i * state_stride + d);
         sum[i][1] =
@@ -119,8 +126,10 @@ struct ValuePairs {
       Ahead ahead = *lines_ahead;
       for (int64_t j = begin; j < end; j += 2) {
         if constexpr (!Ahead::kAsks) {
-          Prefetch(rows, MinOf(j + kValuesAhead, end), MinOf(j + kValuesAhead + 2, end),
-                   format->Offset(d), format->Offset(d + 32) - format->Offset(d));
+          if (j + kValuesAhead + 1 < end) {
+            __builtin_prefetch(rows[j + kValuesAhead].numbers + format->Offset(d));
+            __builtin_prefetch(rows[j + kValuesAhead + 1].numbers + format->Offset(d));
+          }
         }
         ahead.Step();
         ahead.Step();
@@ -128,7 +137,7 @@ struct ValuePairs {
         const __m512i b = j + 1 < end ? format->Load32(rows[j + 1], d, n) : _mm512_setzero_si512();
         const auto low = (__m512bh)_mm512_permutex2var_epi16(a, order0, b);
         const auto high = (__m512bh)_mm512_permutex2var_epi16(a, order1, b);
-#pragma GCC unroll 8
+#pragma GCC unroll 12
         for (int i = 0; i < kQueries; ++i) {
           const uint16_t* pair = weights + i * 2 * kAttentionChunk + j;
           sum[i][0] = Dot(sum[i][0], low, pair);
@@ -136,7 +145,7 @@ struct ValuePairs {
         }
       }
       *lines_ahead = ahead;
-#pragma GCC unroll 8
+#pragma GCC unroll 12
       for (int i = 0; i < kQueries; ++i) {
         _mm512_storeu_ps(states + i * state_stride + d, sum[i][0]);
         if (second) _mm512_storeu_ps(states + i * state_stride + d + kLanes, sum[i][1]);
@@ -145,15 +154,32 @@ struct ValuePairs {
   };
 };
 
+// Several blocks of queries take turns, so that they find values in the first-level cache; rows
+// that are asked for on the way have one block. REQUIRES: at most kPairQueries queries there.
 template <WordFormat Loads, typename Ahead>
 void AddValuePairs(const Loads& format, const RowRef* rows, int64_t begin, int64_t end,
                    int64_t value_dim, int64_t queries, const uint16_t* weights, float* states,
                    Ahead& ahead) {
   if (begin >= end) return;
+  constexpr int kMost = Ahead::kAsks ? kPairQueries : kValuePairQueries;
+  const int64_t stride = AttentionStateFloats(value_dim);
+  const auto add = [&](int64_t d, int64_t first, int64_t count) {
+    RunBlock<ValuePairs<Loads, Ahead>::template Queries, kMost>(
+        count, &format, rows, begin, end, d, value_dim - d, d + kLanes < value_dim,
+        weights + first * 2 * kAttentionChunk, states + first * stride, stride, &ahead);
+  };
+  // Blocks of about one size: small ones wait for their sums.
+  int64_t block = queries;
+  if (queries > kMost) {
+    const int64_t blocks = (queries + kMost - 1) / kMost;
+    block = (queries + blocks - 1) / blocks;
+  }
   for (int64_t d = 0; d < value_dim; d += 2 * kLanes) {
-    RunBlock<ValuePairs<Loads, Ahead>::template Queries, kPairQueries>(
-        queries, &format, rows, begin, end, d, value_dim - d, d + kLanes < value_dim, weights,
-        states, AttentionStateFloats(value_dim), &ahead);
+    if constexpr (Ahead::kAsks) {
+      add(d, 0, queries);
+    } else {
+      for (int64_t i = 0; i < queries; i += block) add(d, i, MinOf(block, queries - i));
+    }
   }
 }
 

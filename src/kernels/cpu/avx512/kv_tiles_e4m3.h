@@ -89,11 +89,17 @@ template <typename Loads>
 void ExpandToBf16(const Loads& format, const RowRef* row, int64_t count, int64_t latent,
                   int64_t numbers, uint16_t* out, RowRef* expanded) {
   const int64_t stride = AttentionMaxIndex(numbers);
+  const Loads registers = format;  // as far as the compiler knows, `out` may overlap `format`
   for (int64_t j = 0; j < count; ++j, out += stride) {
     for (int64_t d = 0, n; d < numbers; d += n) {
       n = MinOf(64, (d < latent ? latent : numbers) - d);
       __m512i words[2];
-      format.Load64(row[j], d, n, words);
+      registers.Load64(row[j], d, n, words);
+      if (n == 64) {
+        _mm512_storeu_si512(out + d, words[0]);
+        _mm512_storeu_si512(out + d + 32, words[1]);
+        continue;
+      }
       _mm512_mask_storeu_epi16(out + d, FirstOf32(n), words[0]);
       if (n > 32) _mm512_mask_storeu_epi16(out + d + 32, FirstOf32(n - 32), words[1]);
     }
@@ -237,11 +243,13 @@ template <CodeFormat Loads, typename Ahead>
 void TransposeKeyPairs(const Loads&, const RowRef* rows, int64_t count, int64_t key_dim,
                        uint32_t* keys, Ahead& ahead) {
   const E4m3Expansion expansion;
+  const int64_t sixteen = SixteenWords(key_dim);
   TransposeCodes(rows, count, key_dim, ahead, [&](int64_t d, int64_t half, __m512i codes) {
     __m512i words[2];
     expansion.Words(codes, words);
-    _mm512_storeu_si512(keys + d / 2 * kKeyTile + half, words[0]);
-    _mm512_storeu_si512(keys + (d / 2 + 1) * kKeyTile + half, words[1]);
+    uint32_t* pairs = keys + half / kLanes * sixteen + d / 2 * kLanes;
+    _mm512_storeu_si512(pairs, words[0]);
+    _mm512_storeu_si512(pairs + kLanes, words[1]);
   });
 }
 
