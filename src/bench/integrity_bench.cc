@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "base/clock.h"
@@ -170,13 +171,19 @@ Status RunSlice(std::vector<std::unique_ptr<Streams>>& streams, int64_t steps,
   return OkStatus();
 }
 
-// Slice by slice against the engine without checks.
-std::vector<double> Ratios(const IntegrityBenchResult& result, const IntegrityBenchResult& off) {
+// Of a mode to off: slice by slice, the median and its interval. Nothing where off did not run.
+struct ToOff {
+  double median = 0;
+  MedianInterval interval;
+};
+std::optional<ToOff> RatioToOff(const std::vector<IntegrityBenchResult>& results,
+                                const IntegrityBenchResult& result) {
+  if (results[0].mode != kModes[0].second || results.size() == 1) return std::nullopt;
   std::vector<double> ratios;
   for (size_t i = 0; i < result.tokens_per_s.size(); ++i) {
-    ratios.push_back(result.tokens_per_s[i] / off.tokens_per_s[i]);
+    ratios.push_back(result.tokens_per_s[i] / results[0].tokens_per_s[i]);
   }
-  return ratios;
+  return ToOff{MedianOf(ratios), MedianIntervalOf(ratios)};
 }
 
 }  // namespace
@@ -187,6 +194,7 @@ Result<std::vector<IntegrityBenchResult>> RunIntegrityBench(
   std::vector<IntegrityBenchResult> results;
   std::vector<std::unique_ptr<Streams>> streams;
   for (const auto& [mode, name] : kModes) {
+    if (options.mode != "all" && options.mode != name) continue;
     results.push_back({.mode = name});
     streams.push_back(std::make_unique<Streams>(options, model.info().vocab_size));
     TERN_RETURN_IF_ERROR(streams.back()->Start(model, ops.pool(), engine, mode));
@@ -211,6 +219,7 @@ Json IntegrityBenchJson(const BenchMachine& machine, const std::string& model,
                         const std::vector<IntegrityBenchResult>& results) {
   Json json = {{"bench", "integrity"}, {"machine", machine.ToJson()}, {"model", model}};
   json["settings"] = {{"batch", options.batch},
+                      {"mode", options.mode},
                       {"prefix_tokens", options.prefix_tokens},
                       {"own_tokens", options.own_tokens},
                       {"answer_tokens", options.answer_tokens},
@@ -219,20 +228,21 @@ Json IntegrityBenchJson(const BenchMachine& machine, const std::string& model,
                       {"seed", options.seed}};
   json["results"] = Json::array();
   for (const IntegrityBenchResult& r : results) {
-    const std::vector<double> ratios = Ratios(r, results[0]);
-    const MedianInterval interval = MedianIntervalOf(ratios);
-    json["results"].push_back({{"mode", r.mode},
-                               {"share_of_step_time", r.share},
-                               {"step_ms", r.step_ms},
-                               {"tokens_per_s", MedianOf(r.tokens_per_s)},
-                               {"tokens_per_s_runs", r.tokens_per_s},
-                               {"ratio_to_off", MedianOf(ratios)},
-                               {"ratio_low", interval.low},
-                               {"ratio_high", interval.high},
-                               {"ratio_coverage", interval.coverage},
-                               {"sealed_rows_per_step", r.sealed_rows},
-                               {"verified_pages_per_step", r.verified_pages},
-                               {"swept_pages_per_step", r.swept_pages}});
+    Json result = {{"mode", r.mode},
+                   {"share_of_step_time", r.share},
+                   {"step_ms", r.step_ms},
+                   {"tokens_per_s", MedianOf(r.tokens_per_s)},
+                   {"tokens_per_s_runs", r.tokens_per_s},
+                   {"sealed_rows_per_step", r.sealed_rows},
+                   {"verified_pages_per_step", r.verified_pages},
+                   {"swept_pages_per_step", r.swept_pages}};
+    if (const auto ratio = RatioToOff(results, r)) {
+      result["ratio_to_off"] = ratio->median;
+      result["ratio_low"] = ratio->interval.low;
+      result["ratio_high"] = ratio->interval.high;
+      result["ratio_coverage"] = ratio->interval.coverage;
+    }
+    json["results"].push_back(std::move(result));
   }
   return json;
 }
@@ -249,14 +259,14 @@ std::string IntegrityBenchTable(const std::vector<IntegrityBenchResult>& results
                    {"pages reused", Align::kRight},
                    {"swept", Align::kRight}});
   for (const IntegrityBenchResult& r : results) {
-    const std::vector<double> ratios = Ratios(r, results[0]);
-    const MedianInterval interval = MedianIntervalOf(ratios);
-    table.AddRow({r.mode, fmt::format("{:.4f} %", r.share * 100), fmt::format("{:.2f}", r.step_ms),
-                  fmt::format("{:.1f}", MedianOf(r.tokens_per_s)),
-                  fmt::format("{:.4f}", MedianOf(ratios)),
-                  fmt::format("{:.4f}-{:.4f}", interval.low, interval.high),
-                  fmt::format("{:.1f}", r.sealed_rows), fmt::format("{:.2f}", r.verified_pages),
-                  fmt::format("{:.2f}", r.swept_pages)});
+    const auto ratio = RatioToOff(results, r);
+    table.AddRow(
+        {r.mode, fmt::format("{:.4f} %", r.share * 100), fmt::format("{:.2f}", r.step_ms),
+         fmt::format("{:.1f}", MedianOf(r.tokens_per_s)),
+         ratio ? fmt::format("{:.4f}", ratio->median) : "-",
+         ratio ? fmt::format("{:.4f}-{:.4f}", ratio->interval.low, ratio->interval.high) : "-",
+         fmt::format("{:.1f}", r.sealed_rows), fmt::format("{:.2f}", r.verified_pages),
+         fmt::format("{:.2f}", r.swept_pages)});
   }
   return table.ToText() +
          "Share: by timers inside the step. Ratio to off: median over slices of steps by turns, "
@@ -276,16 +286,17 @@ SvgPicture IntegrityBenchPicture(const std::vector<IntegrityBenchResult>& result
   ratio.series = {{}};
   ratio.digits = 4;
   for (const IntegrityBenchResult& r : results) {
-    const std::vector<double> ratios = Ratios(r, results[0]);
-    const MedianInterval interval = MedianIntervalOf(ratios);
     share.categories.push_back(r.mode);
-    ratio.categories.push_back(r.mode);
     share.series[0].values.push_back({r.share * 100});
-    ratio.series[0].values.push_back({MedianOf(ratios), interval.low, interval.high});
+    if (const auto to_off = RatioToOff(results, r)) {
+      ratio.categories.push_back(r.mode);
+      ratio.series[0].values.push_back(
+          {to_off->median, to_off->interval.low, to_off->interval.high});
+    }
   }
   SvgPicture picture;
   picture.Add(share);
-  picture.Add(ratio);
+  if (!ratio.categories.empty()) picture.Add(ratio);
   return picture;
 }
 

@@ -18,6 +18,7 @@
 namespace tern {
 
 struct IntegrityBenchOptions {
+  std::string mode = "all";      // or one of off, tags, sealed, alone: no ratios
   int64_t batch = 32;            // streams; each asks anew when its answer is complete
   int64_t prefix_tokens = 2048;  // that every second stream's prompts share
   int64_t own_tokens = 32;       // of each prompt

@@ -50,6 +50,11 @@ OptionTable IntegrityTableOf(IntegrityCommandOptions& o) {
   table.Add("--slice-steps", &o.bench.slice_steps, "N", "steps of each")
       .Range(1, 1e6)
       .Group("What");
+  table
+      .Add("--mode", &o.bench.mode, "MODE",
+           "this one alone, where its instructions are counted: then no ratio to off")
+      .Choices({"all", "off", "tags", "sealed"})
+      .Group("What");
   table.Add("--seed", &o.seed, "N", "of the token ids").Range(0, 9e15).Group("What");
   DeclareBenchOutputs(table, o.outputs);
   DeclareModelOptions(table, o.model);

@@ -86,19 +86,22 @@ def run(command, isa=None):
 
 
 def count(args, prefix_tokens, layers, kv_heads, head_dim):
-    """Counts of one slice, by mode, of a model that has such rows and little else."""
+    """Counts of one slice, by mode, each in a run of its own, of a model that has such rows and little else."""
     config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": layers,
               "num_attention_heads": kv_heads, "num_key_value_heads": kv_heads, "head_dim": head_dim, "vocab_size": 256,
               "max_position_embeddings": 1 << 16, "rms_norm_eps": 1e-5, "rope_theta": 1e4, "tie_word_embeddings": True, "hidden_act": "silu"}
     with tempfile.TemporaryDirectory() as folder:
         base = pathlib.Path(folder)
         (base / "config.json").write_text(json.dumps(config))
-        # Stats() is called before and after a slice, and nowhere else: dumps 2, 4 and 6 are those of the slices.
-        run(["valgrind", "--tool=callgrind", f"--callgrind-out-file={base}/out", "--collect-atstart=no", "--dump-line=no", f"--toggle-collect={STEP}",
-             f"--dump-before={STATS}", args.tern, "bench", "integrity", "--model-path", folder, "--load-format", "dummy", "--threads", "1",
-             "--batch", str(args.batch), "--prefix-tokens", str(prefix_tokens), "--own-tokens", str(OWN_TOKENS), "--answer-tokens",
-             str(args.answer_tokens), "--slices", "1", "--slice-steps", str(args.steps)], "generic")
-        return {mode: figures(Profile(base / f"out.{2 * (i + 1)}")) for i, mode in enumerate(MODES)}
+        def count_of(mode):
+            # Stats() is called before and after the slice, and nowhere else: the second dump is the slice's.
+            run(["valgrind", "--tool=callgrind", f"--callgrind-out-file={base}/{mode}", "--collect-atstart=no", "--dump-line=no",
+                 f"--toggle-collect={STEP}", f"--dump-before={STATS}", args.tern, "bench", "integrity", "--mode", mode, "--model-path", folder,
+                 "--load-format", "dummy", "--threads", "1", "--batch", str(args.batch), "--prefix-tokens", str(prefix_tokens), "--own-tokens",
+                 str(OWN_TOKENS), "--answer-tokens", str(args.answer_tokens), "--slices", "1", "--slice-steps", str(args.steps)], "generic")
+            return figures(Profile(base / f"{mode}.2"))
+
+        return {mode: count_of(mode) for mode in MODES}
 
 
 def figures(profile):
