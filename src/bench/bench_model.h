@@ -51,10 +51,10 @@ class BenchModel {
 
 std::vector<int32_t> RandomTokens(int64_t n, int64_t vocab_size, Rng& rng);
 
-// The first `sequences` of the model then hold `context` random tokens each. Of each, the first
-// `computed` are (0: all), whole pages, and the rest repeats their rows: the values of rows do not
-// change the time. But rows of other tokens choose other experts, so sequences do not share theirs.
-// Errors: those of Prefill.
+// All `sequences` that are reserved then hold `context` random tokens. The first `computed` of
+// each, whole pages, are computed (0: all), and the rest repeats their rows: the values of rows do
+// not change the time. But rows of other tokens choose other experts, so sequences do not share
+// theirs. Errors: those of Prefill.
 Status FillContexts(BenchModel& model, int64_t sequences, int64_t context, int64_t computed,
                     int64_t chunk, Rng& rng);
 

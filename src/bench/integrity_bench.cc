@@ -268,10 +268,11 @@ std::string IntegrityBenchTable(const std::vector<IntegrityBenchResult>& results
          fmt::format("{:.1f}", r.sealed_rows), fmt::format("{:.2f}", r.verified_pages),
          fmt::format("{:.2f}", r.swept_pages)});
   }
-  return table.ToText() +
-         "Share: by timers inside the step. Ratio to off: median over slices of steps by turns, "
-         "with\n"
-         "the interval that holds it with at least 95 %. Rows and pages: a step.\n";
+  const char* ratio = results.size() == 1
+                          ? ""
+                          : "To off: median ratio over slices of steps by turns, with the interval "
+                            "that holds it with at least 95 %.\n";
+  return table.ToText() + ratio + "Share: by timers inside the step. Rows and pages: a step.\n";
 }
 
 SvgPicture IntegrityBenchPicture(const std::vector<IntegrityBenchResult>& results,

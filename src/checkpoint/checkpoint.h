@@ -47,9 +47,10 @@ class Checkpoint {
   static Result<std::unique_ptr<Checkpoint>> Open(const std::string& path);
 
   // Made-up weights, the same for a name at every call: integers are random bits, floats are
-  // uniform with the tensor's deviation. Tensors share bytes, from different ones on, so it takes
-  // the memory of the largest one of each type and deviation, and 1 MiB for each. Errors:
-  // kInvalidArgument (a size that overflows), kUnimplemented (a block type), kResourceExhausted.
+  // uniform with the tensor's deviation. Tensors share bytes, each from a place of its own on,
+  // so it takes the memory of the largest one of each type and deviation, and 1 MiB for each.
+  // Errors: kInvalidArgument (a size that overflows), kUnimplemented (a block type),
+  // kResourceExhausted.
   static Result<std::unique_ptr<Checkpoint>> Dummy(ModelConfig config,
                                                    std::span<const DummyTensor> tensors);
 

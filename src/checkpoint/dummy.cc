@@ -28,10 +28,11 @@ class RandomBytes {
   uint64_t state_ = 0;
 };
 
-// Tensors begin at different places of a shared buffer, up to so far behind its start: rows of
-// equal matrices would give activations a mean, and all tokens the same experts.
+// Tensors begin at places of their own in a shared buffer, up to so far behind its start: few are
+// equal. Equal matrices in a row would give activations a mean, and all tokens the same experts.
 constexpr uint64_t kWindowBytes = 1 << 20;
 constexpr uint64_t kWindowAlignment = 64;
+constexpr uint64_t kLargestBytes = ~uint64_t{0} - kWindowBytes - 7;  // of a tensor
 
 // Where the tensor of this name begins, in bytes.
 uint64_t WindowOf(const std::string& name) {
@@ -101,7 +102,7 @@ Result<std::unique_ptr<Checkpoint>> Checkpoint::Dummy(ModelConfig config,
     const auto elements = tensor.shape.elements();
     const auto bytes =
         elements ? StorageBytes(tensor.dtype, static_cast<uint64_t>(*elements)) : std::nullopt;
-    if (!bytes) {
+    if (!bytes || *bytes > kLargestBytes) {
       return InvalidArgument(
           fmt::format("{}: the size of tensor '{}' overflows", checkpoint->path_, tensor.name));
     }

@@ -33,8 +33,8 @@ class Kernels {
     const int64_t queries = std::max(most_rows * call_.group, AllAtOnce() ? call_.args.heads : 0);
     return AttentionWorkspaceFloats(queries, call_.args.key_dim);
   }
-  // Groups [first, first + count); states: of one group after another's. goes_on: the next call of
-  // this thread is the next chunk's.
+  // Groups [first, first + count); states: of one group after another's. goes_on: the next chunk of
+  // these groups is this thread's next work.
   void Chunk(const AttentionRows& block, int64_t first, int64_t count, int64_t chunk, bool goes_on,
              float* workspace, float* states) const {
     AttentionArgs args = ArgsOf(block);

@@ -184,8 +184,8 @@ TEST_P(AttentionTest, MatchesDenseSoftmaxWithinTheDerivedBound) {
 // DESIGN section 5: the same bits whatever the page size, the runs, the batch, the threads. Levels
 // have kernels of their own for heads that are whole groups of sixteen numbers.
 TEST_P(AttentionTest, BitsDependOnTheRowAlone) {
-  for (const int64_t head_dim : {40, 48}) {
-    const GqaShape shape{.heads = 6, .kv_heads = 2, .head_dim = head_dim, .scale = 0.2f};
+  for (const auto& [heads, head_dim] : {std::pair<int64_t, int64_t>{6, 40}, {6, 48}, {16, 48}}) {
+    const GqaShape shape{.heads = heads, .kv_heads = 2, .head_dim = head_dim, .scale = 0.2f};
     const int64_t length = slow() ? 280 : 600, tail = 40;  // the last `tail` rows are compared
     const int64_t width = shape.kv_heads * shape.head_dim, row = shape.heads * shape.head_dim;
     const std::vector<float> k = RandomFloats(length * width, 1),
@@ -238,7 +238,7 @@ TEST_P(AttentionTest, BitsDependOnTheRowAlone) {
 // Levels compute few and many queries of a KV head in different ways, to the same bits.
 TEST_P(AttentionTest, BitsDoNotDependOnTheOtherHeads) {
   constexpr int64_t kMostHeads = 40, kRows = 3, kPositions = 300;
-  for (const int64_t head_dim : {10, 48, 90}) {
+  for (const int64_t head_dim : {9, 10, 48, 90}) {
     const std::vector<float> k = RandomFloats(kPositions * head_dim, 1),
                              v = RandomFloats(kPositions * head_dim, 2);
     const std::vector<float> q = RandomFloats(kMostHeads * kRows * head_dim, 3);

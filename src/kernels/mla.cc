@@ -12,7 +12,7 @@
 namespace tern {
 namespace {
 
-// Heads of one task of the absorbed form. More share a transposed tile of keys, fewer give more
+// Heads of one task of the absorbed form. More share what is read of each row, fewer give more
 // tasks.
 constexpr int64_t kHeadsPerTask = 32;
 // Rows of one task of the expanded form, for one head.

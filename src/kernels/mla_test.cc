@@ -374,21 +374,26 @@ TEST_P(MlaTest, SelectedRowsAttendTheirPositionsOnly) {
 
 // A selection of all positions is dense attention to the bit.
 TEST_P(MlaTest, SelectingEverythingIsDense) {
-  ThreadPool pool(2);
-  const auto ops = MakeOps(pool);
-  const MlaShape& shape = kShapes[1];
-  const int64_t positions = slow() ? 270 : 600;
-  const Layer layer(shape, positions, 5);
-  Pages pages(shape, KvFormat::kBf16, 16, positions);
-  Write(*ops, layer, pages, positions);
-  const KvRun run{pages.bases.data(), positions - 1, 0, 1};
-  const std::vector<float> q = AbsorbedQueries(layer, positions - 1, 1);
-  std::vector<float> dense(static_cast<size_t>(shape.heads * shape.latent)), sparse = dense;
-  ops->MlaDecodeAttention(shape, pages.slab, {&run, 1}, q.data(), {}, dense.data());
-  const std::vector<int32_t> all = UpTo(positions);
-  const RowSelection selection{all.data(), positions};
-  ops->MlaDecodeAttention(shape, pages.slab, {&run, 1}, q.data(), {&selection, 1}, sparse.data());
-  EXPECT_EQ(BitsOf(dense), BitsOf(sparse));
+  // One thread goes from chunk to chunk, two take chunks apart.
+  for (const int threads : {1, 2}) {
+    ThreadPool pool(threads);
+    const auto ops = MakeOps(pool);
+    for (const MlaShape& shape : {kShapes[1], kShapes[3]}) {
+      const int64_t positions = slow() ? 270 : 600;
+      const Layer layer(shape, positions, 5);
+      Pages pages(shape, KvFormat::kBf16, 16, positions);
+      Write(*ops, layer, pages, positions);
+      const KvRun run{pages.bases.data(), positions - 1, 0, 1};
+      const std::vector<float> q = AbsorbedQueries(layer, positions - 1, 1);
+      std::vector<float> dense(static_cast<size_t>(shape.heads * shape.latent)), sparse = dense;
+      ops->MlaDecodeAttention(shape, pages.slab, {&run, 1}, q.data(), {}, dense.data());
+      const std::vector<int32_t> all = UpTo(positions);
+      const RowSelection selection{all.data(), positions};
+      ops->MlaDecodeAttention(shape, pages.slab, {&run, 1}, q.data(), {&selection, 1},
+                              sparse.data());
+      EXPECT_EQ(BitsOf(dense), BitsOf(sparse)) << shape.heads << " heads, " << threads;
+    }
+  }
 }
 
 // DESIGN section 5: the same bits whatever the page size, the runs, the batch, the threads.

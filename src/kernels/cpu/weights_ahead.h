@@ -1,5 +1,5 @@
 // What is asked for while a panel is read: the weights 8 KiB further on, in this panel or the next,
-// each line once: the CPU does not look that far by itself.
+// each line once. Not every CPU looks that far by itself.
 // See kernels/cpu/isa_common.h for the rules of this file.
 #pragma once
 

@@ -188,37 +188,32 @@ void AddChunkValues(const Loads& format, const RowRef* row, int64_t queries, int
   }
 }
 
-// Queries [first, first + count) as BF16 rows at stride AttentionMaxIndex(key_dim), zeros at their
-// ends. Subnormal numbers become zero, which products take them for.
-inline void RoundQueries(QueryBlock query, int64_t first, int64_t count, int64_t key_dim,
-                         uint16_t* rounded) {
+// A query's numbers, as the rows of a tile are given.
+inline RowRef QueryRow(const float* numbers) {
+  RowRef row;
+  row.numbers = reinterpret_cast<const std::byte*>(numbers);
+  return row;
+}
+
+// Queries as BF16 rows at stride AttentionMaxIndex(key_dim), zeros at their ends.
+inline void RoundQueries(QueryBlock query, int64_t queries, int64_t key_dim, uint16_t* rounded) {
   const int64_t stride = AttentionMaxIndex(key_dim);
-  for (int64_t i = 0; i < count; ++i, rounded += stride) {
-    const float* numbers = query[first + i];
+  for (int64_t i = 0; i < queries; ++i, rounded += stride) {
     for (int64_t d = 0; d < key_dim; d += 2 * kLanes) {
-      const __mmask32 left = FirstOf32(key_dim - d);
-      const __m512 low = _mm512_maskz_loadu_ps(static_cast<__mmask16>(left), numbers + d);
-      const __m512 high =
-          _mm512_maskz_loadu_ps(static_cast<__mmask16>(left >> 16), numbers + d + kLanes);
       _mm512_mask_storeu_epi16(rounded + d, FirstOf32(stride - d),
-                               (__m512i)_mm512_cvtne2ps_pbh(high, low));
+                               RoundedLoads().Load32(QueryRow(query[i]), d, key_dim - d));
     }
   }
 }
 
-// Queries as tiles of 32, rounded and transposed. rounded: room for 32 of them.
-inline void TransposeQueries(QueryBlock query, int64_t queries, int64_t key_dim, uint16_t* rounded,
-                             uint32_t* tiles) {
+// Queries as tiles of 32, rounded and transposed.
+inline void TransposeQueries(QueryBlock query, int64_t queries, int64_t key_dim, uint32_t* tiles) {
   for (int64_t first = 0; first < queries; first += kKeyTile) {
     const int64_t count = MinOf(kKeyTile, queries - first);
-    RoundQueries(query, first, count, key_dim, rounded);
     RowRef rows[kKeyTile];
-    for (int64_t i = 0; i < count; ++i) {
-      rows[i].numbers =
-          reinterpret_cast<const std::byte*>(rounded + i * AttentionMaxIndex(key_dim));
-    }
+    for (int64_t i = 0; i < count; ++i) rows[i] = QueryRow(query[first + i]);
     NothingAhead nothing;
-    TransposeKeyPairs(Bf16Loads(RowShape()), rows, count, key_dim,
+    TransposeKeyPairs(RoundedLoads(), rows, count, key_dim,
                       tiles + first / kLanes * SixteenWords(key_dim), nothing, count);
   }
 }
@@ -232,8 +227,7 @@ void AttentionChunkBf16(const Loads& format, const AttentionArgs& args, const At
   const int64_t count = SeenInChunk(args, block, block.rows - 1, chunk);
   const int64_t q_stride = AttentionMaxIndex(key_dim),
                 q_tiles = (queries + kKeyTile - 1) / kKeyTile;
-  // A transposed tile (or queries on their way to one), rounded queries, transposed or not, scores,
-  // expanded rows.
+  // A transposed tile of keys, rounded queries, transposed or not, scores, expanded rows.
   auto* keys = reinterpret_cast<uint32_t*>(workspace);
   auto* transposed = keys + 2 * SixteenWords(key_dim);
   auto* rounded = reinterpret_cast<uint16_t*>(transposed);
@@ -254,9 +248,9 @@ void AttentionChunkBf16(const Loads& format, const AttentionArgs& args, const At
   const QueryBlock query{q + block.first_head * key_dim, block.heads, key_dim,
                          args.heads * key_dim};
   if (lanes) {
-    TransposeQueries(query, queries, key_dim, reinterpret_cast<uint16_t*>(keys), transposed);
+    TransposeQueries(query, queries, key_dim, transposed);
   } else {
-    RoundQueries(query, 0, queries, key_dim, rounded);
+    RoundQueries(query, queries, key_dim, rounded);
   }
   const RowScales<Loads> key_scales(row, count, 1);
   for (int64_t tile = 0; tile < count; tile += tile_rows) {

@@ -32,7 +32,7 @@ void AttentionRowBf16(const Loads& format, const AttentionArgs& args, const Atte
   RowRef key[kAttentionChunk], value[kAttentionChunk], head[kKeyTile];
   RowRefs(KeySource(args, block, 0), begin, count, key);
   RowRefs(ValueSource(args, block, 0), begin, count, value);
-  RoundQueries(QueryBlock{q, args.heads, key_dim, args.heads * key_dim}, 0, args.heads, key_dim,
+  RoundQueries(QueryBlock{q, args.heads, key_dim, args.heads * key_dim}, args.heads, key_dim,
                rounded);
 
   if (args.scales_row_bytes > 0) {

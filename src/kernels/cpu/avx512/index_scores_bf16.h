@@ -13,17 +13,6 @@
 namespace tern {
 namespace {
 
-// Rows of float32 numbers, rounded as they are read.
-struct RoundedLoads {
-  __m512i Load32(RowRef row, int64_t d, int64_t n) const {
-    const auto* numbers = At<float>(row.numbers, d * 4);
-    const __mmask32 left = FirstOf32(n);
-    return (__m512i)_mm512_cvtne2ps_pbh(
-        _mm512_maskz_loadu_ps(static_cast<__mmask16>(left >> 16), numbers + kLanes),
-        _mm512_maskz_loadu_ps(static_cast<__mmask16>(left), numbers));
-  }
-};
-
 // sums[key][16] += weight * relu(dot) of a tile of 32 heads, those 16 apart in one lane.
 template <int kKeys>
 struct HeadSums {

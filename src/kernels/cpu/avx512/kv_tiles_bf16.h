@@ -26,6 +26,18 @@ struct Bf16Loads : Bf16Rows {
   }
 };
 
+// Rows of float32 numbers, rounded as they are read. Subnormal ones become zero, which products
+// take them for.
+struct RoundedLoads {
+  __m512i Load32(RowRef row, int64_t d, int64_t n) const {
+    const auto* numbers = At<float>(row.numbers, d * 4);
+    const __mmask32 left = FirstOf32(n);
+    return (__m512i)_mm512_cvtne2ps_pbh(
+        _mm512_maskz_loadu_ps(static_cast<__mmask16>(left >> 16), numbers + kLanes),
+        _mm512_maskz_loadu_ps(static_cast<__mmask16>(left), numbers));
+  }
+};
+
 // Formats whose rows are read as words.
 template <typename T>
 concept WordFormat = requires(const T& format, RowRef row) {
