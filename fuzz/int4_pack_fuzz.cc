@@ -67,8 +67,8 @@ void CheckFloats(const std::vector<float>& weights) {
       TERN_CHECK(std::isfinite(FloatFromBf16(scale)) && FloatFromBf16(scale) > 0);
     }
   }
-  // Up to the rounding of float sums.
-  TERN_CHECK(!(search.error > nearest.error * 1.0001 + 1e-30) || !std::isfinite(nearest.error));
+  // Up to the rounding of float sums; squares beyond float are infinite.
+  TERN_CHECK(!(search.error > nearest.error * 1.0001 + 1e-30) || !std::isfinite(nearest.weight));
   std::vector<uint8_t> bytes(weights.size());
   float scale[8] = {};
   tern::QuantizeFp8Blocks(weights.data(), 1, columns, bytes.data(), scale);

@@ -24,8 +24,8 @@ struct QuantError {
   double RelativeRms() const { return weight > 0 ? std::sqrt(error / weight) : 0; }
 };
 
-// Adds the differences of `values` from `weights`, both [count], in eight partial sums whose order
-// is fixed.
+// Adds the differences of `values` from `weights`, both [count], in eight partial sums of floats
+// whose order is fixed. Squares of numbers beyond 1.8e19 make them infinite.
 void AddQuantError(const float* weights, const float* values, int64_t count, QuantError* sums);
 
 }  // namespace tern
