@@ -146,6 +146,15 @@ with tempfile.TemporaryDirectory() as folder:
     code, out, err = run("integrity", *TINY, "--batch", "2", "--prefix-tokens", "8", "--own-tokens", "5", "--answer-tokens", "8",
                          "--slices", "1", "--slice-steps", "4", "--page-size", "8", "--disable-radix-cache")
     assert code == 0 and "sealed" in out, (out, err)
+    # One mode alone has nothing to be compared with.
+    code, out, err = run("integrity", *TINY, "--mode", "tags", "--batch", "2", "--prefix-tokens", "8", "--own-tokens", "5", "--answer-tokens",
+                         "8", "--slices", "1", "--slice-steps", "4", "--page-size", "8", "--json", str(folder / "i.json"),
+                         "--plot", str(folder / "i.svg"))
+    assert code == 0 and "\ntags" in out and "\nsealed" not in out and "To off" not in out, (out, err)
+    alone = json.loads((folder / "i.json").read_text())["results"]
+    assert [r["mode"] for r in alone] == ["tags"] and "ratio_to_off" not in alone[0], alone
+    xml.dom.minidom.parse(str(folder / "i.svg"))
+    usage_error("integrity", "--mode", "nothing", says="is not one of all, off, tags, sealed")
     failure("integrity", says="--model-path is required")
 
     # Two systems under the same load; pairs of prompts with a hand-off and without.
