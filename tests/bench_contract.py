@@ -98,7 +98,8 @@ with tempfile.TemporaryDirectory() as folder:
     step = json.loads(out)
     assert len(step["results"]) == 4 and step["results"][0]["sampling"] == "greedy", step
     for result in step["results"]:
-        assert 0 < result["sampler_share"] < 1 and 0 < result["bookkeeping_share"] < 1, result
+        # Steps of this model may take less than a microsecond beside the pass and the sampler.
+        assert 0 < result["sampler_share"] < 1 and 0 <= result["bookkeeping_share"] < 1, result
         assert abs(result["step_ms"] * 1e3 * 6 - result["forward_us"] - result["sample_us"] - result["bookkeeping_us"]) < 1
     assert step["repeated_prompt"]["tokens"] == 200 and step["repeated_prompt"]["share"] < 1, step
     xml.dom.minidom.parse(str(folder / "s.svg"))
