@@ -2,15 +2,9 @@
 
 #include <algorithm>
 
-namespace tern {
+#include "bench/random_tokens.h"
 
-std::vector<int32_t> RandomTokens(int64_t n, int64_t vocab_size, Rng& rng) {
-  std::vector<int32_t> tokens(static_cast<size_t>(n));
-  for (int32_t& token : tokens) {
-    token = static_cast<int32_t>(rng.Below(static_cast<uint64_t>(vocab_size)));
-  }
-  return tokens;
-}
+namespace tern {
 
 Status FillContexts(BenchModel& model, int64_t sequences, int64_t context, int64_t computed,
                     int64_t chunk, Rng& rng) {

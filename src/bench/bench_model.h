@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <span>
 #include <string>
-#include <vector>
 
 #include "base/rng.h"
 #include "base/status.h"
@@ -48,8 +47,6 @@ class BenchModel {
   // expand latent rows, which an observer of Ops hears of.
   virtual double PrefillAttentionOps(int64_t first, int64_t rows) const = 0;
 };
-
-std::vector<int32_t> RandomTokens(int64_t n, int64_t vocab_size, Rng& rng);
 
 // All `sequences` that are reserved then hold `context` random tokens. The first `computed` of
 // each, whole pages, are computed (0: all), and the rest repeats their rows: the values of rows do

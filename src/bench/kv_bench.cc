@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "base/clock.h"
-#include "base/rng.h"
+#include "bench/random_tokens.h"
 #include "report/text_table.h"
 
 namespace tern {

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "base/clock.h"
-#include "base/rng.h"
+#include "bench/random_tokens.h"
 #include "bench/statistics.h"
 
 namespace tern {

@@ -6,8 +6,8 @@
 #include <memory>
 #include <utility>
 
-#include "base/rng.h"
 #include "base/topology.h"
+#include "bench/random_tokens.h"
 #include "report/text_table.h"
 
 namespace tern {
@@ -22,14 +22,6 @@ struct CountingSink final : TokenSink {
   int64_t tokens = 0, finished = 0;
   Status status;
 };
-
-std::vector<int32_t> RandomPrompt(Rng& rng, int64_t tokens, int64_t vocab) {
-  std::vector<int32_t> prompt(static_cast<size_t>(tokens));
-  for (int32_t& token : prompt) {
-    token = static_cast<int32_t>(rng.Below(static_cast<uint64_t>(vocab)));
-  }
-  return prompt;
-}
 
 Result<std::unique_ptr<EngineCore>> MakeCore(Model& model, ThreadPool& pool,
                                              const StepBenchOptions& options, int64_t tokens) {
@@ -57,7 +49,7 @@ Result<StepTimes> RunWave(EngineCore& core, int64_t vocab, const StepBenchOption
   const auto sink = std::make_shared<CountingSink>();
   for (int64_t i = 0; i < options.batch; ++i) {
     GenerateRequest request;
-    request.tokens = RandomPrompt(rng, options.prompt_tokens, vocab);
+    request.tokens = RandomTokens(options.prompt_tokens, vocab, rng);
     request.sampling = sampling;
     request.sampling.seed = options.seed + static_cast<uint64_t>(i);
     request.sampling.ignore_eos = true;
@@ -109,7 +101,7 @@ Status MeasureRepeat(Model& model, ThreadPool& pool, const StepBenchOptions& opt
   if (prompt < 1) return OkStatus();
   TERN_ASSIGN_OR_RETURN(const auto core, MakeCore(model, pool, options, 2 * (prompt + 64)));
   Rng rng(options.seed);
-  const std::vector<int32_t> tokens = RandomPrompt(rng, prompt, model.info().vocab_size);
+  const std::vector<int32_t> tokens = RandomTokens(prompt, model.info().vocab_size, rng);
   const auto run = [&](RequestId id) -> Result<double> {
     const auto sink = std::make_shared<CountingSink>();
     GenerateRequest request;
